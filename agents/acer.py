@@ -184,7 +184,7 @@ class _ACER:
         coefficients of 1.
         """
         t = sample.transition
-        shape = common.read_aux("ACER", sample, "slots", "the method windows").shape
+        shape = common.read_aux("ACER", sample, "slots", "the replay method 'windows'").shape
         next_value = self.values(networks, t.next_obs)
 
         def estimate(log_trace: Array) -> Array:
@@ -260,7 +260,7 @@ def acer(config: ACERConfig, action_space: Continuous, objective: Objective | No
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density or has a loss of TD errors.
+        density or sets a loss on TD errors.
     """
     agent = _ACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

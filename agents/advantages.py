@@ -33,7 +33,10 @@ class Form(NamedTuple):
 
 
 def lower_triangular(outputs: Array, size: int) -> Array:
-    """Return a lower triangle L `[A, A]`, diagonal positive, from outputs `[A (A + 1) / 2]`."""
+    """Return a lower triangular matrix `[A, A]` from outputs `[A (A + 1) / 2]`.
+
+    The diagonal is positive.
+    """
     rows, columns = np.tril_indices(size)
     values = jnp.where(rows == columns, jax.nn.softplus(outputs), outputs)
     return jnp.zeros((size, size), outputs.dtype).at[rows, columns].set(values)

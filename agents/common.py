@@ -36,14 +36,14 @@ def check_arguments(
     objective: Any,
     offers: Offers,
 ) -> None:
-    """Raise ValueError if an agent does not support these arguments.
+    """Raise ValueError if an agent does not support an action space or an objective.
 
     Args:
       agent: name of the agent in error messages.
       action_space: an instance of `kind`, with at least one action or dimension.
       kind: the action space type that the agent supports.
       objective: an `Objective`, or None.
-      offers: properties of the agent, which must include those that the objective requires.
+      offers: properties of the agent, which must include all that the objective requires.
     """
     needed, offered = "discrete", "continuous"
     if kind is Continuous:
@@ -78,16 +78,16 @@ def check_arguments(
 
 
 def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
-    """Return an entry of `Sample.aux`.
+    """Return the field `name` of `Sample.aux`.
 
     Args:
       agent: name of the agent in error messages.
       sample: a batch.
-      name: name of the entry.
-      methods: replay methods that provide the entry, for error messages.
+      name: name of the field.
+      methods: replay methods that provide the field, for error messages.
 
     Raises:
-      ValueError: If the replay method does not provide the entry.
+      ValueError: If the replay method does not provide the field.
     """
     values = getattr(sample.aux, name, None)
     require(values is not None, f"{agent} requires Sample.aux.{name}: use {methods}")
@@ -95,7 +95,7 @@ def read_aux(agent: str, sample: Sample, name: str, methods: str) -> Any:
 
 
 def with_default_loss(objective: Objective | None, error: Callable[[Array], Array]) -> Objective:
-    """Fill in an agent's default loss where a replay method's objective leaves it open.
+    """Return the objective, with the agent's default loss if it sets no loss on TD errors.
 
     Args:
       objective: the replay method's objective; None selects importance-weighted losses.

@@ -39,12 +39,12 @@ def log_prob_of_pre_tanh(dist: TanhNormal, u: Array) -> Array:
 
 
 def log_prob(dist: TanhNormal, action: Array) -> Array:
-    """Return the log density `[...]` of actions `[..., A]`, first clipped to within (-1, 1)."""
+    """Return the log density `[...]` of actions `[..., A]` after clipping them to (-1, 1)."""
     return log_prob_of_pre_tanh(dist, jnp.arctanh(jnp.clip(action, -1 + _EPS, 1 - _EPS)))
 
 
 def sample_and_log_prob(dist: TanhNormal, key: Array) -> tuple[Array, Array]:
-    """Sample reparameterised actions `[..., A]`, and return them and log densities `[...]`."""
+    """Sample reparameterised actions `[..., A]`; return them and their log densities `[...]`."""
     z = jax.random.normal(key, dist.mean.shape)
     u = dist.mean + jnp.exp(dist.log_std) * z
     # Pass z, since (u - mean) / std loses all precision if std is much smaller than the mean.

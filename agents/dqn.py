@@ -35,7 +35,7 @@ class DQNConfig(Config):
     network: Network = option("auto", options.NETWORK)
     hidden: tuple[int, ...] | None = option(
         (128, 128),
-        "hidden layer sizes of network mlp; none: Q linear in the observation, without bias",
+        "hidden layer sizes of network 'mlp'; none: Q is linear in the observation, without bias",
         at_least=1,
     )
     layer_norm: bool = option(False, options.LAYER_NORM)
@@ -52,7 +52,7 @@ class DQNConfig(Config):
     tau: float = option(
         0.005,
         "soft-update rate; 1 copies the network, as in Mnih et al. 2015 (every 10 000 updates); "
-        "with target_every 1, that is DQN without a target network",
+        "tau 1 with target_every 1 is DQN without a target network",
         above=0,
         at_most=1,
     )
@@ -64,12 +64,12 @@ class DQNConfig(Config):
     def check(self) -> None:
         if self.hidden is None and self.dueling:
             raise ValueError(
-                "hidden is none, and dueling needs hidden layers: use dueling false, or set hidden"
+                "dueling requires hidden layers, got hidden none: set hidden, or use dueling=false"
             )
 
 
 class ExpectedError(NamedTuple):
-    """A network with the layers of Q that predicts the mean TD error, as some methods require."""
+    """A network with the layers of the Q-network that predicts mean TD errors, as for EPER."""
 
     params: Params
     opt_state: optax.OptState
@@ -202,7 +202,7 @@ class _DQN:
         return DQNState(params, target_params, opt_state, updates, expected), info
 
     def learn_error(self, expected: ExpectedError, t: Transition, td_error: Array) -> ExpectedError:
-        """Take a gradient step on the squared error of the predictions of TD errors `[B]`."""
+        """Take a gradient step on the squared error between predictions and TD errors `[B]`."""
 
         def loss(params: Params) -> Array:
             return jnp.square(td_error - self.value(params, t)).mean()

@@ -40,7 +40,7 @@ class EnsembleQRConfig(Config):
     )
     actions: Literal["taken", "mean"] = option(
         "taken",
-        "feedback epistemic and aleatoric: for the stored action, or averaged over all actions",
+        "uncertainties in feedback: of the stored action (taken), or averaged over actions (mean)",
         f"mean: {_CODE}",
     )
     network: Network = option("auto", options.NETWORK)
@@ -66,7 +66,7 @@ class EnsembleQRState(NamedTuple):
     target_params: Params  # target network parameters
     opt_state: optax.OptState
     updates: Array  # [] int32, update count for the epsilon schedule and target network updates
-    seed: Array  # [] uint32, of the masks
+    seed: Array  # [] uint32, seed of `masks`
 
 
 def uncertainties(quantiles: Array) -> tuple[Array, Array]:
@@ -84,7 +84,7 @@ def uncertainties(quantiles: Array) -> tuple[Array, Array]:
 
 
 def masks(seed: Array, sample: Sample, members: int, probability: float) -> Array:
-    """Return which of M heads learn from which transitions, `[M, B]` bool.
+    """Return a mask `[M, B]`, True where a head learns from a transition.
 
     The masks of a transition are computed from its slot and version. They are therefore the same in
     every batch until the slot is overwritten, and need not be stored.
@@ -237,7 +237,7 @@ def ensemble_qr(
     """Create a DQN agent with an ensemble of quantile heads.
 
     The loss is the mean quantile Huber loss over all pairs of a transition and a head that learns
-    from it. A loss of TD errors in `objective` replaces the Huber loss. The greedy action is the
+    from it. A loss on TD errors in `objective` replaces the Huber loss. The greedy action is the
     action with the largest mean over heads and quantiles; targets use the greedy action of the
     target network.
 

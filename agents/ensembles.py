@@ -97,7 +97,7 @@ def apply_learning(
 
 
 def stack_pairs(state: Any) -> Any:
-    """Return an agent's state with ensembles of two as stacked arrays.
+    """Return an agent's state with each ensemble of two critics as one tree of stacked arrays.
 
     A GPU then launches one kernel instead of two. `split_pairs` undoes the stacking.
     """
@@ -119,7 +119,7 @@ def split_pairs(state: Any, like: Any) -> Any:
 
 
 def _is_pair(node: Any) -> bool:
-    """Return whether a node of a state is an ensemble of two, or its moments in an optimiser."""
+    """Return whether a node is an ensemble of two critics, or an optimiser's moments of one."""
     if type(node) is not tuple or len(node) != 2 or not isinstance(node[0], Mapping):
         return False
     shapes = [jax.tree.map(jnp.shape, member) for member in node]
@@ -153,7 +153,7 @@ def take(ensemble: Ensemble, members: Array) -> Ensemble:
 
 
 def draw_members(key: Array, size: int, count: int) -> Array:
-    """Draw `count` of `size` members without replacement, and return their indices int32."""
+    """Return the indices `[count]` int32 of members drawn from `size` without replacement."""
     return jax.random.choice(key, size, (count,), replace=False)
 
 

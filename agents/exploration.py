@@ -47,9 +47,9 @@ class NoisyPolicy:
         return mean + noise, Extras(noise=noise)
 
     def trust(self, mean: Array, t: Transition) -> Trust | None:
-        """Compare `N(mean, noise_std^2)` with the stored behaviour policy.
+        """Return the `Trust` of `N(mean, noise_std^2)`, compared with the stored behaviour policy.
 
-        Returns None if the objective does not require an action density.
+        Return None if the objective does not require an action density.
         """
         if not self.objective.requires.density:
             return None
@@ -66,5 +66,5 @@ def check_noise(noise: str, density: bool) -> None:
     if density and noise != "gaussian":
         raise ValueError(
             "noise must be 'gaussian' for replay methods that compare densities, got "
-            f"{noise!r}: use noise gaussian, or another replay method"
+            f"{noise!r}: use noise='gaussian', or another replay method"
         )

@@ -1,7 +1,7 @@
 """Predicted distributions of returns: probabilities of atoms (C51), or quantiles (QR-DQN, IQN).
 
 A head turns outputs `[B, n, m]` for n actions into Q-values, targets and losses. `agents.rainbow`
-selects one.
+selects a head.
 """
 
 import dataclasses

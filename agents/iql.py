@@ -200,7 +200,7 @@ def iql(config: IQLConfig, action_space: Continuous, objective: Objective | None
       config: hyperparameters.
       action_space: action space of the environment.
       objective: replay method's objective; None selects importance-weighted squared errors. Its
-        weights apply to the value as well, but its loss of TD errors applies only to the critics.
+        weights also apply to the value's loss; its loss on TD errors applies only to the critics.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action

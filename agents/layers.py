@@ -164,9 +164,9 @@ def _scale_and_shift(module: nn.Module, x: Array) -> tuple[Array, Array]:
 class LayerOptions(NamedTuple):
     """Normalisation and dropout in the layers of an `MLP`."""
 
-    renorm_warmup: int | None = None  # of a `BatchRenorm` before each layer; None: without
-    dropout: float = 0.0  # rate, after hidden layers
-    layer_norm: bool = False  # after dropout
+    renorm_warmup: int | None = None  # of a `BatchRenorm` before each layer; None: no such layer
+    dropout: float = 0.0  # dropout rate after hidden layers
+    layer_norm: bool = False  # whether `LayerNorm` follows dropout
 
     def layers(self) -> tuple[Layer, Layer]:
         """Return the functions that create the hidden layers and the last layer."""

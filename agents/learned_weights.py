@@ -30,7 +30,7 @@ def learn_weights(
 
     Args:
       agent: agent whose feedback includes `td_error`.
-      objective: the agent's objective.
+      objective: the agent's objective, or None.
       action_space: action space of the agent.
 
     Returns:

@@ -158,7 +158,7 @@ def network_for(shape: tuple[int, ...]) -> Network:
         return "minatar"
     raise ValueError(
         f"network 'auto' has no default for observations of shape {shape}: choose one of "
-        f"{get_args(Network)[1:]}, or flatten them in the environment"
+        f"{get_args(Network)[1:]}, or flatten the observations in the environment"
     )
 
 
@@ -194,12 +194,12 @@ def encode(obs: Obs, network: Network = "auto", layer_norm: bool = False) -> tup
         if features[-1].shape[-1] == 0:
             raise ValueError(
                 f"network {name!r} is too deep for images of shape {part.shape[1:]}: use network "
-                "auto"
+                "'auto'"
             )
     if network not in ("auto", "mlp") and not widths:
         shapes = ", ".join(str(part.shape[1:]) for part in jax.tree.leaves(obs))
         raise ValueError(
-            f"network {network!r} requires images [H, W, C], got {shapes}: use network auto"
+            f"network {network!r} requires images [H, W, C], got {shapes}: use network 'auto'"
         )
     return features[0] if alone else jnp.concatenate(features, axis=-1), max(widths, default=0)
 

@@ -8,9 +8,9 @@ TD3 = "Fujimoto et al. 2020, Tab. 6"
 
 DOUBLE = Declaration("select next actions with the online network", "van Hasselt et al. 2016")
 DUELING = Declaration("separate value and advantage streams", "Wang et al. 2016")
-NETWORK = Declaration("network type; auto selects one by observation shape")
+NETWORK = Declaration("network type; 'auto' selects it by the shape of observations")
 LAYER_NORM = Declaration("normalise convolutions and hidden layers", "Ba et al. 2016")
-HIDDEN = Declaration("hidden layer sizes of network mlp", at_least=1)
+HIDDEN = Declaration("hidden layer sizes of network 'mlp'", at_least=1)
 HIDDEN_OF_ALL = Declaration("hidden layer sizes of every network", at_least=1)
 ACTIVATION = Declaration("activation of the hidden layers")
 OPTIMISER = Declaration("Adam, or centred RMSProp without momentum as in the DQN papers")
@@ -21,7 +21,7 @@ RMSPROP_DECAY = Declaration(
 )
 RMSPROP_EPS = Declaration("RMSProp epsilon", "Fujimoto et al. 2020, Tab. 7", above=0)
 RMSPROP_EPS_IN_ROOT = Declaration(
-    "add rmsprop_eps to the variance (TensorFlow); false adds it to the root (Torch)"
+    "add rmsprop_eps to the variance (TensorFlow); false: to the standard deviation (Torch)"
 )
 MAX_GRAD_NORM = Declaration("maximum gradient norm; 0 disables clipping", at_least=0)
 ADAM_LEARNING_RATE = Declaration("Adam learning rate", REFER, above=0, at_most=10)
@@ -34,7 +34,8 @@ VALUE_LEARNING_RATE = Declaration(
 ALPHA_LEARNING_RATE = Declaration("Adam learning rate for the log temperature", above=0, at_most=10)
 EPOCHS = Declaration("passes over the batch per update", at_least=1)
 ANNEAL = Declaration(
-    "learning rate decay as 1 / (1 + anneal * gradient steps); paper: 5e-7", at_least=0
+    "learning rate decay as 1 / (1 + anneal * gradient steps); Novati & Koumoutsakos 2019: 5e-7",
+    at_least=0,
 )
 TAU = Declaration("soft-update rate for target networks", above=0, at_most=1)
 TARGET_EVERY = Declaration("updates between target network updates", at_least=1)
@@ -49,7 +50,9 @@ POLICY_DELAY = Declaration(
     at_least=1,
 )
 EXPLORATION_NOISE = Declaration("std of the exploration noise", TD3, at_least=0)
-NOISE = Declaration("independent exploration noise, or an Ornstein-Uhlenbeck process", REFER)
+NOISE = Declaration(
+    "exploration noise: independent per step, or an Ornstein-Uhlenbeck process (ou)", REFER
+)
 NOISE_STD = Declaration("std of the noise added per step", REFER, above=0)
 EPSILON_START = Declaration("initial probability of a random action", at_least=0, at_most=1)
 EPSILON_END = Declaration("final probability of a random action", at_least=0, at_most=1)

@@ -82,7 +82,7 @@ def clipped_loss(log_ratio: Array, advantage: Array, clip: float) -> Array:
     """Return one example's policy loss `[]` (Schulman et al. 2017, Eq. 7, negated).
 
     The loss is `-min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)`, where
-    `ratio` is the policy's density of the action divided by the behaviour policy's.
+    `ratio` is the action's density under the policy divided by that under the behaviour policy.
     """
     ratio = jnp.exp(log_ratio)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
@@ -173,7 +173,7 @@ def ppo(config: PPOConfig, action_space: Continuous, objective: Objective | None
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action
-        density or has a loss of TD errors.
+        density or sets a loss on TD errors.
     """
     agent = _PPO(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -151,7 +151,7 @@ def pqn(config: PQNConfig, action_space: Discrete, objective: Objective | None =
 
     Raises:
       ValueError: If `action_space` is not `Discrete`, or if `objective` requires an action
-        density or has a loss of TD errors.
+        density or sets a loss on TD errors.
     """
     agent = _PQN(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

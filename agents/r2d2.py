@@ -42,7 +42,7 @@ class R2D2Config(Config):
     )
     stored_state: bool = option(
         True,
-        "start sequences from the state stored with their first step; false: from zeros",
+        "start sequences from the recurrent state stored with their first step; false: from zeros",
         f"{_PAPER}, Sec. 3",
     )
     rescale: bool = option(False, "learn values of rescaled returns (see `rescale`)", _PAPER)
@@ -165,7 +165,7 @@ class RecurrentQ(nn.Module):
         self.values = QNetwork(self.num_actions, "mlp", self.hidden, self.dueling)
 
     def encode(self, obs: Obs) -> Array:
-        """Return the input's part of the gates `[B, G]` for observations `[B, ...]`."""
+        """Return the part of the gates `[B, G]` that depends on observations `[B, ...]`."""
         return self.project(nn.relu(self.torso(self.encoder(obs))))
 
     def step(self, gates: Array, state: Array) -> Array:
@@ -263,7 +263,7 @@ class _R2D2:
     def update(self, state: DQNState, sample: Sample, _key: Array) -> tuple[DQNState, Info]:
         config = self.config
         learn, mask = (
-            common.read_aux("R2D2", sample, name, "the method sequences or slices")
+            common.read_aux("R2D2", sample, name, "the replay method 'sequences' or 'slices'")
             for name in ("learn", "mask")
         )
         t = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), sample.transition)  # [T, B, ...]

@@ -157,7 +157,9 @@ class _RACER:
         return self.objective.actor(per_sample, sample, trust), (out, trust)
 
     def update(self, state: RACERState, sample: Sample, _key: Array) -> tuple[RACERState, Info]:
-        q_ret = common.read_aux("RACER", sample, "q_ret", "refer with option returns")
+        q_ret = common.read_aux(
+            "RACER", sample, "q_ret", "the replay method 'refer' with returns=True"
+        )
         (loss, (out, trust)), grads = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, sample, q_ret
         )
@@ -197,7 +199,7 @@ def racer(
         losses without weights.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` replaces a loss of TD
+      ValueError: If `action_space` is not `Continuous`, or if `objective` sets a loss on TD
         errors.
     """
     agent = _RACER(config, action_space, objective)

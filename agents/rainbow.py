@@ -43,12 +43,12 @@ class RainbowConfig(Config):
         True, "explore with noisy layers instead of epsilon-greedy", "Fortunato et al. 2018"
     )
     sigma: float = option(
-        0.1, "initial noisy-layer sigma times sqrt(inputs); 0.5 is common for Atari", above=0
+        0.1, "initial sigma of noisy layers times sqrt(inputs); 0.5 is common for Atari", above=0
     )
     head: Literal["c51", "quantile", "implicit"] = option(
         "c51",
-        "return distribution: probabilities of atoms, fixed quantiles (QR-DQN), or quantiles at "
-        "drawn fractions (IQN)",
+        "return distribution: probabilities of atoms (c51), quantiles at fixed fractions "
+        "(quantile: QR-DQN), or at drawn fractions (implicit: IQN)",
     )
     atoms: int = option(
         51, "number of atoms of the return distribution", "Bellemare et al. 2017", at_least=2
@@ -61,15 +61,15 @@ class RainbowConfig(Config):
     )
     quantiles: int = option(
         32,
-        "quantiles for head quantile (QR-DQN: 200); for head implicit, fractions drawn for each "
-        "prediction and for each target (IQN: 64)",
+        "number of quantiles of head 'quantile' (QR-DQN: 200), or of fractions that head "
+        "'implicit' draws for each prediction and for each target (IQN: 64)",
         at_least=1,
     )
     averaged: int = option(
-        32, "quantiles over which Q averages, for head implicit", f"{_IQN}, Sec. 4", at_least=1
+        32, "quantiles over which Q averages, for head 'implicit'", f"{_IQN}, Sec. 4", at_least=1
     )
     embedding: int = option(
-        64, "cosines per embedded fraction, for head implicit", f"{_IQN}, Eq. 4", at_least=1
+        64, "cosines per embedded fraction, for head 'implicit'", f"{_IQN}, Eq. 4", at_least=1
     )
     kappa: float = option(1.0, "kappa of the quantile Huber loss", f"{_QR}; {_IQN}", above=0)
     priority: Literal["cross_entropy", "kl"] = option(
@@ -96,8 +96,8 @@ class RainbowConfig(Config):
         """Raise ValueError unless `v_min` is less than `v_max`, and the priority fits the head."""
         if self.head != "c51" and self.priority == "kl":
             raise ValueError(
-                f"priority kl is the divergence between probabilities of atoms, and head "
-                f"{self.head} has quantiles: use priority cross_entropy, or head c51"
+                f"priority 'kl' requires probabilities of atoms, got head '{self.head}', which has "
+                f"quantiles: use priority 'cross_entropy', or head 'c51'"
             )
         if not self.v_min < self.v_max:
             raise ValueError(
@@ -123,10 +123,10 @@ class RainbowConfig(Config):
 
 
 class Draws(NamedTuple):
-    """Random numbers of the predictions in an update."""
+    """Random numbers that an update draws for its predictions."""
 
-    noise: Noise | None  # of the online network's noisy layers
-    fractions: Array | None  # [B, N], at which an implicit head predicts quantiles
+    noise: Noise | None  # noise of the online network's noisy layers; None without noisy layers
+    fractions: Array | None  # [B, N], at which head "implicit" predicts quantiles; otherwise None
 
 
 class _Rainbow:
@@ -193,7 +193,7 @@ class _Rainbow:
         return self.head.move(common.batched_index(outputs, action), t.reward, t.discount)
 
     def prepare(self, state: DQNState, t: Transition, key: Array) -> tuple[Array, Draws]:
-        """Return target distributions `[B, m]`, and random numbers for the predictions.
+        """Return target distributions `[B, m]`, and the `Draws` for the predictions.
 
         Predictions, next-action selection and next-action evaluation use independent noise
         (Fortunato et al. 2018, Sec. 3.1).
@@ -278,8 +278,8 @@ def rainbow(
       objective: replay method's objective; None selects the importance-weighted loss.
 
     Raises:
-      ValueError: If `action_space` is not `Discrete`, or if `objective` has an `error` or requires
-        an action density.
+      ValueError: If `action_space` is not `Discrete`, or if `objective` sets a loss on TD errors or
+        requires an action density.
     """
     agent = _Rainbow(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -28,7 +28,7 @@ def advantages(agent: str, sample: Sample, value: Array, next_value: Array, deca
     Raises:
       ValueError: If the batch is not from the method `latest`, or `decay` is outside of [0, 1].
     """
-    shape = common.read_aux(agent, sample, "slots", "the method latest").shape
+    shape = common.read_aux(agent, sample, "slots", "the replay method 'latest'").shape
     t = sample.transition
     return returns.advantages(
         t.reward.reshape(shape), t.discount.reshape(shape), t.last.reshape(shape),

@@ -55,7 +55,8 @@ class SACConfig(Config):
     initial_alpha: float = option(1.0, options.INITIAL_ALPHA)
     target_entropy: float = option(-1.0, "target entropy per action dimension", _PAPER)
     alpha_loss: Literal["alpha", "log_alpha"] = option(
-        "alpha", "factor of entropy - target in the temperature loss; log_alpha in REDQ's code"
+        "alpha",
+        "factor of entropy - target entropy in the temperature loss; log_alpha in REDQ's code",
     )
     backup_entropy: bool = option(True, "include the entropy of the next action in targets")
     critics: int = option(2, "number of critics N; 10 in REDQ", _PAPER, at_least=1, at_most=1_000)
@@ -74,11 +75,11 @@ class SACConfig(Config):
         at_least=1,
     )
     network: Literal["mlp", "residual"] = option(
-        "mlp", "multilayer perceptrons, or SimBa's residual blocks of sizes hidden"
+        "mlp", "multilayer perceptrons, or SimBa's residual blocks of the widths in hidden"
     )
     hidden: tuple[int, ...] = option((256, 256), options.HIDDEN_OF_ALL, options.TWINS)
     critic_hidden: tuple[int, ...] | None = option(
-        None, "hidden layer sizes of the critics; none: hidden", at_least=1
+        None, "hidden layer sizes of the critics; none: the sizes in hidden", at_least=1
     )
     layer_norm: bool = option(False, f"normalise hidden layers of the critics ({_DROQ})")
     dropout: float = option(
@@ -114,7 +115,7 @@ class SACConfig(Config):
         return math.lcm(self.policy_delay, self.reset_every or 1)
 
     def check(self) -> None:
-        """Validate combinations of options."""
+        """Raise ValueError if options exclude each other."""
         subset = self.target_subset
         common.require(
             self.period < 2**31,
@@ -128,14 +129,14 @@ class SACConfig(Config):
         if self.network == "residual":
             common.require(
                 not (self.layer_norm or self.dropout or self.batch_renorm),
-                "network residual has its own normalisation: leave out layer_norm, dropout and "
+                "network 'residual' has its own normalisation: leave out layer_norm, dropout and "
                 "batch_renorm",
             )
             for name in ("hidden", "critic_hidden"):
                 sizes = getattr(self, name) or self.hidden
                 common.require(
                     len(set(sizes)) == 1,
-                    f"{name} is {sizes}: network residual needs blocks of equal size",
+                    f"network 'residual' requires {name} to have equal sizes, got {sizes}",
                 )
 
 
@@ -286,7 +287,7 @@ class _SAC:
         return mean_magnitude if mean else largest_magnitude
 
     def members(self, key: Array) -> Array | None:
-        """Draw the critics of a target, `[M]` int32, or None for all."""
+        """Return drawn indices `[M]` int32 of the critics in targets, or None for all critics."""
         subset, size = self.config.target_subset, self.config.critics
         if subset is None or subset == size:
             return None
@@ -520,7 +521,7 @@ def sac(config: SACConfig, action_space: Continuous, objective: Objective | None
     Raises:
       ValueError: If `action_space` is not `Continuous`, or `config` does not support `objective`:
         with `batch_renorm`, objectives that require a density, `reducible_loss` or a choice of
-        candidates; without target networks, those that require `reducible_loss`.
+        candidates; without target networks, objectives that require `reducible_loss`.
     """
     agent = _SAC(config, action_space, objective)
     made = Agent(

@@ -1,4 +1,7 @@
-"""SALE: embeddings of observations and actions that predict the next one (Fujimoto et al. 2023)."""
+"""SALE: embeddings of observations and actions that predict the next embedding.
+
+Fujimoto et al. 2023.
+"""
 
 from typing import Any, NamedTuple
 

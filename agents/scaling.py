@@ -99,7 +99,7 @@ def scale_transition(scaling: Scaling, t: Transition) -> Transition:
 
 
 def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
-    """Update the scaling with the mean and std of all observations in the ring.
+    """Update the scaling with the mean and std of all observations in the ring buffer.
 
     Statistics are per dimension (Novati & Koumoutsakos 2019, Eq. 21 to 23). Sums are divided by the
     number of summands, whereas the paper divides by one less.
@@ -117,7 +117,7 @@ def measure_observations(scaling: Scaling, ring: Ring) -> Scaling:
 
 
 def measure_rewards(scaling: Scaling, ring: Ring) -> Scaling:
-    """Update the scaling with the root mean square of all rewards in the ring."""
+    """Update the scaling with the root mean square of all rewards in the ring buffer."""
     stored, size = _stored_slots(ring)
     squares = jnp.where(stored, jnp.square(ring_.contents(ring).reward), 0.0)
     return scaling._replace(reward=_or_one(jnp.sqrt(averaged(squares.sum() / size))))

@@ -28,7 +28,7 @@ _PAPER = "Fujimoto et al. 2023"
 
 @dataclasses.dataclass(frozen=True)
 class TD7Config(Config):
-    """TD7 hyperparameters, without checkpoints."""
+    """TD7 hyperparameters; this agent has no checkpoints."""
 
     target_noise: float = option(0.2, options.TARGET_NOISE)
     target_noise_clip: float = option(0.5, options.TARGET_NOISE_CLIP)
@@ -70,7 +70,7 @@ class TD7State(NamedTuple):
     actor_opt_state: optax.OptState
     critic_opt_state: optax.OptState
     encoder_opt_state: optax.OptState
-    bounds: Array  # [2] float32, on the values in targets: `seen` at the latest copy
+    bounds: Array  # [2] float32, bounds on Q in targets: `seen` at the latest copy
     seen: Array  # [2] float32, the least and the largest target so far
     actor_loss: Array  # [] float32, at the latest actor update
     updates: Array  # [] int32, update count for the delays
@@ -251,7 +251,7 @@ def td7(config: TD7Config, action_space: Continuous, objective: Objective | None
       config: hyperparameters.
       action_space: action space of the environment.
       objective: replay method's objective; None selects importance-weighted Huber losses. Its
-        weights apply to the encoder as well, but its loss of TD errors applies only to the critics.
+        weights also apply to the encoder's loss; its loss on TD errors applies only to the critics.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` requires an action

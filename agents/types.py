@@ -40,9 +40,9 @@ class Offers(NamedTuple):
 
     feedback: frozenset[str]  # names of the feedback arrays, such as "td_error"
     density: bool = False  # whether the policy has an action density, as `Trust` requires
-    scalar_loss: bool = False  # whether a replay method may replace the TD error loss
+    scalar_loss: bool = False  # whether a replay method may replace the loss on TD errors
     chooses: bool = False  # whether the agent scores candidates for `Objective.choose`
-    learned_weights: bool = False  # whether the agent's state may include weights that learn
+    learned_weights: bool = False  # whether the state may include learned weights of losses
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 
@@ -58,7 +58,7 @@ class Offers(NamedTuple):
         if requires.learned_weights and not self.learned_weights:
             lacking.append("a state for learned weights")
         if requires.all_new and not self.on_policy:
-            lacking.append("an agent that learns on-policy")
+            lacking.append("on-policy learning")
         return lacking
 
 
@@ -126,7 +126,7 @@ class Agent(NamedTuple):
     * `gradient(state, transition, weights, key)` returns the gradient of the critics' loss with
       respect to their parameters. The loss is the mean over transitions `[B, ...]` of the losses
       times `weights` `[B]`. None for agents without such a gradient.
-    * `loss` is the agent's own loss of TD errors, which an objective may replace.
+    * `loss` is the agent's own loss on TD errors, which an objective may replace.
     """
 
     init: Callable[[Array, Tree, Array], State]

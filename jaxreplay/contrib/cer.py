@@ -20,7 +20,7 @@ _PAPER = "Zhang & Sutton 2017"
 
 @dataclasses.dataclass(frozen=True)
 class CERConfig(Config):
-    """Hyperparameters of CER over a method with its default options (see `combine`)."""
+    """Hyperparameters of CER; the inner method `over` has its default options (see `combine`)."""
 
     over: Inner = option("uniform", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
@@ -40,13 +40,13 @@ class CERConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class CombinedExperience(Transparent):
-    """Samples B - k rows of a batch from an inner sampler, and adds the k newest transitions.
+    """Draws B - k transitions from an inner sampler, and adds the k newest transitions.
 
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
     step, transitions are ordered by environment, and the first environment counts as the newest. If
     k exceeds B, the batch contains only the B newest transitions. The inner sampler may draw the
-    newest transitions as well. It receives the feedback on all rows, or only on its own rows if its
-    draws have auxiliary arrays.
+    newest transitions as well. The inner sampler receives the feedback on all rows, or only on the
+    rows that it drew if its draws have auxiliary arrays.
 
     Args:
       inner: sampler of single transitions, such as `rank.sampler()`.
@@ -54,7 +54,7 @@ class CombinedExperience(Transparent):
 
     Raises:
       ValueError: If the inner sampler draws sequences, windows or only new transitions, or learns
-        from returns.
+        from episode returns.
     """
 
     needs_whole = "the newest transitions are those of all environments"
@@ -66,8 +66,8 @@ class CombinedExperience(Transparent):
         check_inner(inner)
         if inner.requires.episode_returns:
             raise ValueError(
-                f"inner must not learn from returns, got {type(inner).__name__}: use another "
-                "sampler of single transitions, such as per.sampler()"
+                f"inner must not learn from episode returns, got {type(inner).__name__}: use "
+                "another sampler of single transitions, such as per.sampler()"
             )
 
     @property
@@ -120,13 +120,13 @@ class CombinedExperience(Transparent):
         return metrics
 
     def parts(self, num_envs: int, batch_size: int) -> Parts:
-        """Return the parts of a batch: the rows of the inner sampler, and the newest steps."""
+        """Return the two `Parts` of a batch: draws of the inner sampler, and newest transitions."""
         newest = num_envs if self.config.newest is None else self.config.newest
         count = min(newest, batch_size)
         return Parts((batch_size - count, count))
 
     def _mixed(self, ring: Ring, slots: Array, chance: Array, batch_size: int) -> Array:
-        """Return the probabilities of `slots` `[n]`, given `chance` `[n]` of the inner sampler."""
+        """Return the probabilities `[n]` of `slots`, given the inner sampler's `chance` `[n]`."""
         parts, size = self.parts(ring.num_envs, batch_size), jnp.maximum(ring_.size(ring), 1)
         _, count = parts.sizes
         order = ring_.age(ring, slots) * ring.num_envs + slots % ring.num_envs
@@ -162,7 +162,7 @@ def combine(inner: Method, config: CERConfig = CERConfig()) -> Method:
 
     Raises:
       ValueError: If `inner` is not a method, draws sequences, windows or only new transitions, or
-        learns from returns.
+        learns from episode returns.
 
     Example:
       >>> from jaxreplay.methods import rank

@@ -29,16 +29,18 @@ class CuriousConfig(Config):
     """
 
     alpha: float = option(0.7, "exponent of the loss", _CODE, at_least=0)
-    epsilon: float = option(0.01, "added to the loss before exponentiation", _CODE, at_least=0)
+    epsilon: float = option(
+        0.01, "constant added to |loss| before exponentiation", _CODE, at_least=0
+    )
     signal: Literal["td_error", "model_loss"] = option(
         "td_error",
-        "feedback in priorities: the TD error, or the loss of the agent's model, as in the paper",
+        "loss in priorities: the TD error, or the loss of the agent's model as in the paper",
     )
     count_scale: float = option(
         1e4, "weight of the visit term; 0 leaves only the loss", _CODE, at_least=0
     )
     count_decay: float = option(
-        0.7, "factor of the visit term per visit", _CODE, at_least=0, at_most=1
+        0.7, "factor by which each visit multiplies the visit term", _CODE, at_least=0, at_most=1
     )
     new_priority: float = option(1e5, "priority of new transitions", _CODE, above=0)
     sampling: Sampling = option("stratified", options.SAMPLING)

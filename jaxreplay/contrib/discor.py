@@ -60,7 +60,7 @@ class DisCorState(NamedTuple):
     target_params: Tree
     opt_state: optax.OptState
     temperature: Array  # [] float32
-    error: Array  # [] float32, mean estimate of the latest batch
+    error: Array  # [] float32, mean estimated error of the latest batch
     effective: Array  # [] float32, effective fraction of the latest batch, B / sum w^2
 
 
@@ -68,8 +68,8 @@ class DisCorState(NamedTuple):
 class DistributionCorrection:
     """Learns the accumulated error Delta(s, a) of an agent's values, and weights transitions.
 
-    Its target is `|td| + discount * Delta'(s', a')` for the target network Delta' and the agent's
-    next action a' (Kumar et al. 2020, Eq. 6).
+    The target of Delta is `|td| + discount * Delta'(s', a')`, for its target network Delta' and the
+    agent's next action a' (Kumar et al. 2020, Eq. 6).
     """
 
     config: DisCorConfig = DisCorConfig()

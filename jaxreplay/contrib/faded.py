@@ -39,7 +39,11 @@ class FadedConfig(Config):
         at_most=1,
     )
     floor: float = option(
-        0.1, "lower bound on the product of these factors; 1 is LAP", _CODE, above=0, at_most=1
+        0.1,
+        "lower bound on the product of all factors `fade` of a priority; 1 is LAP",
+        _CODE,
+        above=0,
+        at_most=1,
     )
     sampling: Sampling = option("stratified", options.SAMPLING)
 
@@ -204,7 +208,7 @@ class Faded(Sampler):
         }
 
     def _leaf(self, state: FadedState, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
-        """Return faded priorities `[B]` of `slots`, ages, and whether the slots are young."""
+        """Return faded priorities of `slots`, ages in steps, and a mask of young slots, `[B]`."""
         places, age, is_young = self._places(state, ring, slots)
         leaf = sum_tree.get(state.young, jnp.where(is_young, places, 0))
         leaf = leaf * self._factor(state.later, state.offset)
@@ -244,12 +248,12 @@ class Faded(Sampler):
         return young if state.old is None else young + sum_tree.total(state.old)
 
     def _slots(self, state: FadedState, ring: Ring, places: Array) -> Array:
-        """Return the slots `[B]` of leaves `places` `[B]` in the tree of young transitions."""
+        """Return the slots `[B]` of the leaves at indices `places` `[B]` in the young tree."""
         age = (state.newest - places // ring.num_envs) % self._steps(ring)
         return ring_.recent(ring, age * ring.num_envs + places % ring.num_envs)
 
     def _places(self, state: FadedState, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
-        """Return leaves in the tree of young transitions, ages, and whether slots are young."""
+        """Return indices in the young tree, ages in steps, and a mask of young slots, `[B]`."""
         slots, steps = jnp.minimum(slots, ring.capacity - 1), self._steps(ring)
         age = ring_.age(ring, slots)
         places = (state.newest - age) % steps * ring.num_envs + slots % ring.num_envs

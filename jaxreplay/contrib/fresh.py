@@ -1,6 +1,6 @@
 """Prioritised replay in which priorities decay with every update since they were computed.
 
-The idea is that of FreshPER (arXiv:2604.16918), of which the code was not readable.
+The idea is from FreshPER (arXiv:2604.16918), of which only the abstract was available.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ _LARGEST_SCALE = 2.0**16  # leaves are divided by the scale when it has grown to
 
 @dataclasses.dataclass(frozen=True)
 class FreshConfig(Config):
-    """Hyperparameters of decaying priorities over a method with its default options."""
+    """Hyperparameters of decaying priorities; the inner method `over` has its default options."""
 
     over: Literal["per", "lap"] = option("per", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
     decay: float = option(
         0.999,
-        "factor of a leaf, p^alpha, for every update since p was computed; 1: no decay",
+        "factor by which every update after the computation of p multiplies p^alpha; 1: no decay",
         at_least=0.5,
         at_most=1,
     )
@@ -39,13 +39,13 @@ class FreshConfig(Config):
 class FreshState(NamedTuple):
     """Leaves times `decay^-later`, so that an update changes only the leaves of its batch."""
 
-    scaled: ProportionalState  # its maximum is not scaled
+    scaled: ProportionalState  # only the leaves are scaled, not `max_leaf`
     later: Array  # [] int32, number of updates since the leaves were last divided by the scale
 
 
 @dataclasses.dataclass(frozen=True)
 class Fresh(Sampler):
-    """Samples with `P(i) ~ p_i^alpha decay^u_i`, with u_i updates since p_i was computed.
+    """Samples with `P(i) ~ p_i^alpha decay^u_i`, where u_i counts updates since p_i was computed.
 
     A priority p_i is computed when the transition is added, in `update`, and in `refresh`.
     Importance weights are those of the inner sampler. With the default decay, the priority of a
@@ -125,7 +125,7 @@ class Fresh(Sampler):
 
 
 def sampler(config: FreshConfig = FreshConfig()) -> Fresh:
-    """Return the sampler over the one that `config.over` names, with its default options."""
+    """Return `Fresh` over the sampler of the method `config.over` with default options."""
     return Fresh(cast(Proportional, inner_method(config).sampler), config)
 
 

@@ -1,6 +1,6 @@
-"""Geometric replay: probabilities fall geometrically with age; other shapes have its mean age.
+"""Geometric replay: probabilities fall geometrically with age; other shapes have the same mean age.
 
-The idea is that of arXiv:2605.10236, whose code and parametrisation were not readable.
+The idea is from arXiv:2605.10236, whose code and parametrisation were not available.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ class GeometricConfig(Config):
     shape: Literal["geometric", "window", "newest_or_uniform", "comb", "linear", "weighted"] = (
         option(
             "geometric",
-            "probabilities by age, all with the mean age of geometric: geometric; uniform over a "
-            "window of recent steps (window); a mixture of the newest steps and of all steps "
-            "(newest_or_uniform); geometric over every j-th age (comb); falling linearly (linear); "
-            "or uniform draws with the probabilities of geometric as weights (weighted)",
+            "probabilities by age, all with the same mean age: falling geometrically (geometric); "
+            "uniform over a window of recent steps (window); a mixture of the newest steps and of "
+            "all steps (newest_or_uniform); geometric over every j-th age (comb); falling linearly "
+            "(linear); or uniform draws with the probabilities of geometric as weights (weighted)",
         )
     )
     fade: float | None = option(
@@ -53,13 +53,15 @@ class GeometricConfig(Config):
     )
     share: float | None = option(
         None,
-        "share of the stored steps in the window of shape window; none: a window with the mean age "
-        "of geometric",
+        "share of the stored steps that shape 'window' draws from; none: the window with the mean "
+        "age of 'geometric'",
         above=0,
         at_most=1,
     )
-    newest: int = option(1, "steps that newest_or_uniform counts as newest", at_least=1)
-    every: int = option(2, "j of shape comb, which draws only multiples of j as ages", at_least=1)
+    newest: int = option(
+        1, "number of steps that shape 'newest_or_uniform' counts as newest", at_least=1
+    )
+    every: int = option(2, "j: shape 'comb' draws only ages that are multiples of j", at_least=1)
     loss: LossName = option("agent", options.LOSS)
 
     def check(self) -> None:
@@ -68,11 +70,11 @@ class GeometricConfig(Config):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: give only one of them")
         if self.share is not None and self.shape != "window":
-            raise ValueError(f"share requires shape window, got shape {self.shape}: use fade or x")
+            raise ValueError(f"share requires shape 'window', got '{self.shape}': use fade or x")
 
 
 class Geometric(NamedTuple):
-    """Ages 0, j, 2j, ... below j `steps`, with probabilities in proportion to e^(-rate age / j)."""
+    """Distribution of ages 0, j, 2j, ... below j `steps`, in proportion to e^(-rate age / j)."""
 
     rate: Array  # [] float32
     steps: Array  # [] int32
@@ -102,7 +104,7 @@ class Geometric(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Ages below a width w: equally likely, or with probabilities in proportion to w - age."""
+    """Distribution of ages below a width w: uniform, or in proportion to w - age."""
 
     width: Array  # [] int32
     falls: Array  # [] bool, whether probabilities fall with age
@@ -115,7 +117,7 @@ class Part(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Ages of the first part with a probability of `share`, otherwise of the second part."""
+    """Distribution of ages: the first part with probability `share`, otherwise the second part."""
 
     share: Array  # [] float32
     first: Part
@@ -175,11 +177,12 @@ def ages(config: GeometricConfig, ring: Ring) -> Geometric | Mixture:
 
 @dataclasses.dataclass(frozen=True)
 class GeometricReplay(Sampler):
-    """Samples steps by age, and their environments uniformly; weights are 1 unless `weighted`.
+    """Samples steps by age, and their environments uniformly.
 
-    With `shape="geometric"` and n stored steps of E environments, the step of age k has the
-    probability `q^k (1 - q) / (1 - q^n)`, where `q = fade^E`. The E transitions of a step are
-    equally likely. Draws are independent and with replacement.
+    Weights are 1 unless `shape="weighted"`. With `shape="geometric"` and n stored steps of E
+    environments, the step of age k has the probability `q^k (1 - q) / (1 - q^n)`, where
+    `q = fade^E`. The E transitions of a step are equally likely. Draws are independent and with
+    replacement.
     """
 
     config: GeometricConfig = GeometricConfig()

@@ -30,7 +30,7 @@ class LA3PConfig(Config):
     kappa: float = option(1.0, options.KAPPA)
     fraction: float = option(
         0.5,
-        "fraction of the rows of the critic and of the actor that are prioritised; 0 is PAL",
+        "fraction of the critic's and of the actor's transitions that is prioritised; 0 is PAL",
         "code of Saglam et al. 2023",
         at_least=0,
         at_most=1,
@@ -40,7 +40,7 @@ class LA3PConfig(Config):
     sampling: Sampling = option("stratified", options.SAMPLING)
 
     def parts(self, batch_size: int) -> Parts:
-        """Return the parts of a batch: uniform, by priority, and by inverse priority.
+        """Return the `Parts` of a batch: drawn uniformly, by priority, and by inverse priority.
 
         Example:
           >>> LA3PConfig().parts(384).sizes
@@ -60,10 +60,10 @@ class LA3PState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LA3P(Sampler):
-    """Draws a batch of three parts: uniform, by the priority p, and by 1 / p, in this order.
+    """Samples batches of three parts, in order: uniformly, by the priority p, and by 1 / p.
 
     `p = max(|td|, kappa)^alpha` as in LAP. The critic learns from the first two parts, and the
-    actor from the first and the last. Only the rows of the critic change priorities.
+    actor from the first and the last. Only feedback on the first two parts changes priorities.
     """
 
     weight: ClassVar[None] = None
@@ -148,7 +148,7 @@ sampler = LA3P
 
 
 def method(config: LA3PConfig = LA3PConfig()) -> Method:
-    """Return LA3P: the sampler, and an objective in which critic and actor read different rows.
+    """Return LA3P: the sampler, and an objective whose critic and actor learn from different parts.
 
     The loss of the critic is PAL in the uniform part and the Huber loss in the prioritised part,
     averaged over both. Agents without an actor ignore the last part.

@@ -1,7 +1,7 @@
-"""Large batch experience replay, LaBER (Lahire et al. 2022): candidates with the largest gradients.
+"""Large batch experience replay, LaBER (Lahire et al. 2022): draws by gradient norm.
 
-A large batch is drawn uniformly, and the agent learns from a part of it, drawn in proportion to
-priorities of the current networks.
+A large batch of candidates is drawn uniformly. The agent learns from a part of them, drawn in
+proportion to gradient norms of the current networks.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class ChooseByGradient:
     weights: Weights = "mean"
 
     def __call__(self, norms: Array, key: Array, /) -> Choice:
-        """Return the rows `[N, B]`, their weights, and the actor's rows `[B]`.
+        """Return the chosen rows `[N, B]`, their weights `[N, B]`, and the actor's rows `[B]`.
 
         Args:
           norms: `[N, M]` float32, gradient norms of N critics.

@@ -1,4 +1,4 @@
-"""Prioritised replay with random reshuffling, after RR-M (Fujita 2025): counts follow priorities.
+"""Prioritised replay with random reshuffling, after RR-M (Fujita 2025).
 
 RR-M masks transitions that were drawn more often than their priorities call for. Here, the mask is
 soft: it multiplies priorities by a factor that depends on the count.
@@ -28,7 +28,9 @@ class MaskedConfig(Config):
     """Hyperparameters of reshuffling; the inner method has its default options (see `combine`)."""
 
     over: Literal["per", "lap"] = option(
-        "per", "method with the priorities, weights and loss", f"{_PAPER}: lap"
+        "per",
+        "method that provides the priorities, importance weights and loss",
+        f"{_PAPER}: lap",
     )
     over_updates: int | None = option(None, options.OVER_UPDATES)
     strength: float = option(
@@ -57,14 +59,14 @@ class Masked(Sampler):
     """Samples like a proportional sampler, but counts of draws stay close to their expectations.
 
     An update increases the expected count of each transition in proportion to its priority p, and
-    the actual count of each row by 1. The excess x is the actual minus the expected count when the
-    transition was last drawn. Transitions are drawn in proportion to `p exp(-k x)`, where the
-    factor `exp(-k x)` is clipped to [1/4, 4]. A positive excess delays the next draw, and a
-    negative excess brings it forward. Excesses therefore stay bounded, and the difference between
+    the actual count of each drawn transition by 1. The excess x is the actual minus the expected
+    count when the transition was last drawn. Transitions are drawn in proportion to `p exp(-k x)`,
+    where the factor `exp(-k x)` is clipped to [1/4, 4]. A positive excess delays the next draw, and
+    a negative excess brings it forward. Excesses therefore stay bounded, and the difference between
     shares of draws and shares of priorities falls as 1 / (number of batches). New transitions have
     counts of 0. `update` must be called once for each batch.
 
-    Importance weights are those of the inner sampler, for probabilities without the mask.
+    Importance weights are those of the inner sampler, computed from probabilities without the mask.
 
     Args:
       inner: sampler with the priorities and importance weights, such as `lap.sampler()`.
@@ -159,7 +161,7 @@ def mask(excess: Array, strength: float) -> Array:
 
 
 def sampler(config: MaskedConfig = MaskedConfig()) -> Masked:
-    """Return the sampler over the one that `config.over` names, with its default options."""
+    """Return `Masked` over the sampler of the method `config.over` with default options."""
     return Masked(cast(Proportional, inner_method(config).sampler), config)
 
 
@@ -169,7 +171,7 @@ def method(config: MaskedConfig = MaskedConfig()) -> Method:
 
 
 def combine(inner: Method, config: MaskedConfig = MaskedConfig()) -> Method:
-    """Return a proportional method, with any options, whose counts follow its priorities.
+    """Return a proportional method, with any options, whose counts of draws follow its priorities.
 
     Args:
       inner: method with the priorities, importance weights and loss.

@@ -52,7 +52,7 @@ class ReaPERState(NamedTuple):
     """Priorities without reliability, and TD errors summed over episodes."""
 
     priorities: ProportionalState  # leaves (|td| + epsilon)^alpha
-    sums: EpisodeSums  # values |td| + epsilon, of one environment after the other
+    sums: EpisodeSums  # of values |td| + epsilon, one environment after the other
     spans: Spans
     largest: Array  # [] float32, running maximum of the values, initially 1
     largest_sum: Array  # [] float32, running maximum of the sums of ended episodes in batches
@@ -83,7 +83,7 @@ class ReaPER(Sampler):
     A changed TD error changes the reliabilities of the whole episode, so that they are not stored.
     Instead, candidates are drawn in proportion to `x^alpha` and accepted with probability
     `R^omega`. If at least 64 rounds have accepted too few candidates, the rest of the batch is
-    drawn from the probabilities of all stored transitions.
+    drawn with the exact probabilities of all stored transitions.
     """
 
     config: ReaPERConfig = ReaPERConfig()
@@ -161,7 +161,7 @@ class ReaPER(Sampler):
     def refresh(
         self, state: ReaPERState, ring: Ring, slots: Array, **feedback: Array
     ) -> ReaPERState:
-        """Return the state with exact priorities and with the largest sum over ended episodes."""
+        """Recompute the priorities at `slots`, and the largest sum of all stored ended episodes."""
         values, sums = self._sums(state, ring, slots, feedback["td_error"])
         leaves = to_power(values, self.config.alpha)
         priorities = proportional.refresh(state.priorities, slots, leaves)
@@ -287,7 +287,7 @@ class ReaPER(Sampler):
     def _at_shares(
         self, state: ReaPERState, ring: Ring, tree: SumTree, shares: Array
     ) -> _Candidates:
-        """Return candidates at positions `shares` `[n]`, as if leaves were equal if all are 0."""
+        """Return candidates at positions `shares` `[n]`, drawn uniformly if all leaves are 0."""
         size = jnp.maximum(ring_.size(ring), 1)
         slots = buffer.once(sum_tree.at_shares(tree, shares, size))
         return _Candidates(slots, *self._reliability(state, ring, slots))
@@ -315,7 +315,7 @@ def _clipped(values: Array, ring: Ring) -> Array:
 
 
 def _places(ring: Ring, slots: Array) -> Array:
-    """Return the places `[B]` of slots in an order by environment."""
+    """Return the positions `[B]` of slots in an array that is grouped by environment."""
     return slots % ring.num_envs * ring_.num_steps(ring) + slots // ring.num_envs
 
 

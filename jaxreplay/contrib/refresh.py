@@ -16,19 +16,19 @@ from jaxreplay.types import Refresh, Requirements
 
 @dataclasses.dataclass(frozen=True)
 class RefreshConfig(Config):
-    """Hyperparameters of exact priorities over a method with its default options."""
+    """Hyperparameters of exact priorities; the inner method `over` has its default options."""
 
     over: Literal[
         "per", "rank", "pser", "lap", "la3p", "eper", "relo", "faded", "reaper", "uper"
     ] = option("per", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
-    every: int = option(1, "K: gradient steps between evaluations of the buffer", at_least=1)
+    every: int = option(1, "K: gradient steps between recomputations of all priorities", at_least=1)
     chunk: int = option(4_096, "transitions that are evaluated at once", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Refreshed(Transparent):
-    """Samples like an inner sampler, and requires the priorities of all slots every K updates.
+    """Samples like an inner sampler, and has all priorities recomputed every K updates.
 
     The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
     calls `Replay.refresh` with the agent's feedback on all stored transitions
@@ -48,7 +48,7 @@ class Refreshed(Transparent):
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Sampler) or type(self.inner).refresh is Sampler.refresh:
             raise ValueError(
-                f"inner must be a sampler with refresh, such as per.sampler(), got {self.inner!r}"
+                f"inner must implement Sampler.refresh, as per.sampler() does, got {self.inner!r}"
             )
 
     @property
@@ -58,7 +58,7 @@ class Refreshed(Transparent):
 
 
 def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:
-    """Return the sampler over the one that `config.over` names, with its default options."""
+    """Return `Refreshed` over the sampler of the method `config.over` with default options."""
     return Refreshed(inner_method(config).sampler, config)
 
 

@@ -27,12 +27,12 @@ class ReLoConfig(Config):
 
     alpha: float = option(0.6, options.ALPHA, f"code of {_PAPER}, MinAtar; 0.5 for SAC and Atari")
     epsilon: float = option(
-        1e-5, "added to max(x, 0) if the map is relu", f"code of {_PAPER}", at_least=0
+        1e-5, "constant added to max(x, 0) if map is 'relu'", f"code of {_PAPER}", at_least=0
     )
     map: Literal["relu", "exp"] = option(
         "relu",
-        "non-negative map of the reducible loss x: max(x, 0) + epsilon, or x + 1 if x >= 0 and "
-        "exp(x) otherwise",
+        "non-negative function of the reducible loss x: max(x, 0) + epsilon (relu), or x + 1 if "
+        "x >= 0 and exp(x) otherwise (exp)",
         f"code of {_PAPER}: exp for Rainbow",
     )
     initial: options.Initial = option("max", options.INITIAL)
@@ -48,7 +48,7 @@ class ReLoConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class ReLoLeaf:
-    """Computes priorities `f(x)^alpha` of reducible losses x, the loss less the target network's.
+    """Computes priorities `f(x)^alpha`, where x is the loss minus the target network's loss.
 
     With `map` "relu", `f(x) = max(x, 0) + epsilon`; with "exp", f is exp below 0 and x + 1 above.
     """
@@ -65,7 +65,7 @@ class ReLoLeaf:
 
 
 def sampler(config: ReLoConfig = ReLoConfig()) -> Proportional:
-    """Return the ReLo sampler: PER with another priority, for feedback `reducible_loss`."""
+    """Return the ReLo sampler: PER with priorities from the feedback `reducible_loss`."""
     leaf = ReLoLeaf(config.alpha, config.map, config.epsilon)
     return Proportional(
         leaf,

@@ -29,7 +29,7 @@ class ReshuffledConfig(Config):
 
 
 class ReshuffledState(NamedTuple):
-    """A permutation of the slots; the current epoch has drawn its first `drawn` slots."""
+    """A permutation of the slots, of which the current epoch has drawn the first `drawn`."""
 
     order: Buffer  # [R, 128] int32 (`buffer.in_rows`), a permutation of the slots; empty slots are
     # at their own positions
@@ -43,8 +43,9 @@ class Aux(NamedTuple):
     """
 
     places: Array  # [B] int32, positions in `ReshuffledState.order`
-    start: Array  # [] int32, number of slots that the epoch of the last rows had drawn before
-    rows: Array  # [] int32, number of rows that are drawn in that epoch: the first in `places`
+    start: Array  # [] int32, number of slots that the batch's latest epoch had drawn before
+    rows: Array  # [] int32, number of rows that the latest epoch draws, the first in `places`; the
+    # other rows complete the previous epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Reshuffled(Sampler):
 
     The permutation is shuffled as it is drawn (Fisher-Yates): a batch consists of B random slots
     that the epoch has not drawn yet, and `update` moves them to the front of the permutation.
-    `update` must be called once for each batch, before the next one is sampled. A slot that is
+    `update` must be called once for each batch, before the next batch is sampled. A slot that is
     overwritten keeps its position, and a slot that is written for the first time is drawn in the
     current epoch. A batch may contain the end of one epoch and the beginning of the next; only such
     a batch can repeat a transition. While fewer than B transitions are stored, draws are

@@ -27,8 +27,8 @@ class ReverseConfig(Config):
 
     sweeps: int = option(
         64,
-        "simultaneous sweeps, which take turns; each moves one step per batch if their number is "
-        "the batch size",
+        "number of simultaneous sweeps, which take turns; if it equals the batch size, each sweep "
+        "moves one step per batch",
         "Lee et al. 2019: 1",
         at_least=1,
     )
@@ -61,7 +61,7 @@ class Reverse(Sampler):
     so that sweeps through episodes of equal lengths are not at the same step.
 
     Each sweep visits every step of its episode once, so that in the long run, every transition is
-    equally likely. `update` must be called once for each batch, before the next one is sampled.
+    equally likely. `update` must be called once for each batch, before the next batch.
     """
 
     config: ReverseConfig = ReverseConfig()
@@ -149,7 +149,10 @@ class Reverse(Sampler):
         }
 
     def _sweeps(self, state: ReverseState, ring: Ring) -> tuple[Array, Array, Array]:
-        """Return the sweeps' slots in order of turn, and masks of those that move on or are new."""
+        """Return the slots of the sweeps in order of turn, and two masks, `[K]` each.
+
+        The masks mark sweeps that move on and sweeps that are new.
+        """
         order = (state.turn + np.arange(self.config.sweeps, dtype=np.int32)) % self.config.sweeps
         slots, versions = state.slots[order], state.versions[order]
         return slots, ring_.version(ring, slots) == versions, versions == _NEVER

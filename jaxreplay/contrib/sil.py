@@ -49,7 +49,7 @@ DISCRETE: Mapping[str, Any] = MappingProxyType({"loss": "huber"})  # defaults fo
 
 @dataclasses.dataclass(frozen=True)
 class SILConfig(Config):
-    """Hyperparameters of self-imitation over a method with its default options."""
+    """Hyperparameters of self-imitation; the inner method `over` has its default options."""
 
     over: Inner = option("uniform", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
@@ -71,11 +71,11 @@ class SILConfig(Config):
         f"{_CODE}: true",
     )
     loss: Literal["mse", "huber", "l1"] = option(
-        "mse", "loss on TD errors outside of imitation, unless the other method sets a loss"
+        "mse", "loss on TD errors outside of imitation, unless the inner method sets a loss"
     )
 
     def parts(self, batch_size: int) -> Parts:
-        """Return the parts of a batch: the rows of the inner sampler, and the imitated rows.
+        """Return the two `Parts` of a batch: draws of the inner sampler, and imitated transitions.
 
         Example:
           >>> SILConfig(share=0.25).parts(64).sizes, SILConfig(share=0.9).parts(2).sizes
@@ -150,8 +150,8 @@ class SelfImitation(Wrapper):
     def check_sizes(self, capacity: int, num_envs: int, batch_size: int) -> None:
         if batch_size < 2:
             raise ValueError(
-                "batch_size must be at least 2, so that a batch can include an imitated row, got "
-                f"{batch_size}"
+                "batch_size must be at least 2, so that a batch can include an imitated "
+                f"transition, got {batch_size}"
             )
         super().check_sizes(capacity, num_envs, self.config.parts(batch_size).sizes[0])
 
@@ -254,7 +254,7 @@ class SelfImitation(Wrapper):
     def _mixed(
         self, state: SILState, ring: Ring, slots: Array, chance: Array, batch_size: int
     ) -> Array:
-        """Return the probabilities of `slots` `[n]`, given those of the inner sampler, `[n]`."""
+        """Return the probabilities `[n]` of `slots`, given the inner sampler's `chance` `[n]`."""
         imitated = proportional.probability(state.priorities, ring, slots)
         return self.config.parts(batch_size).probability(chance, imitated)
 
@@ -271,7 +271,7 @@ def method(config: SILConfig = SILConfig()) -> Method:
     """Return self-imitation over another method (see `combine`).
 
     Args:
-      config: options; `config.for_run(updates)` sets the length of the other method's schedules.
+      config: options; `config.for_run(updates)` sets the length of the inner method's schedules.
     """
     return combine(inner_method(config), config)
 
@@ -301,8 +301,8 @@ def combine(inner: Method, config: SILConfig = SILConfig()) -> Method:
         raise ValueError(f"inner must be a method, such as per.method(), got {inner!r}")
     if inner.objective.choose is not None:
         raise ValueError(
-            "inner must not choose rows from candidates, because self-imitation assigns rows by "
-            "position: use another method, such as per.method()"
+            "inner must not choose from candidates, because self-imitation finds imitated "
+            "transitions by their position in the batch: use another method, such as per.method()"
         )
     if inner.objective.learned_weights is not None:
         raise ValueError(

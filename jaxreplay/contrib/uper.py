@@ -26,10 +26,12 @@ class UPERConfig(Config):
     """Hyperparameters of UPER."""
 
     priority: Literal["gain", "epistemic"] = option(
-        "gain", "the information gain, or the epistemic uncertainty alone", f"gain: {_CODE}"
+        "gain",
+        "p: the information gain (gain), or the epistemic uncertainty alone (epistemic)",
+        f"gain: {_CODE}",
     )
     floor: float = option(1e-4, "lower bound on the aleatoric uncertainty", "ours", above=0)
-    epsilon: float = option(1e-6, "added to the priority before exponentiation", "ours", at_least=0)
+    epsilon: float = option(1e-6, "constant added to p before exponentiation", "ours", at_least=0)
     alpha: float = option(0.6, options.ALPHA, _CODE)
     initial: options.Initial = option("max", options.INITIAL)
     maximum: options.Maximum = option("all_time", options.MAXIMUM)
@@ -47,7 +49,7 @@ def information_gain(
 ) -> Array:
     """Return `ln(1 + (target_error + epistemic) / max(aleatoric, floor)) / 2` `[...]`, in nats.
 
-    It is the information that another Gaussian sample gives about the mean, for a prior with the
+    This is the information that one more Gaussian sample gives about the mean, for a prior with the
     variance `target_error + epistemic` and noise with the variance `aleatoric` (Carrasco-Davis et
     al. 2025, Eq. 11).
 
@@ -85,7 +87,7 @@ class UPERLeaf:
 
 
 def sampler(config: UPERConfig = UPERConfig()) -> Proportional:
-    """Return the UPER sampler: PER with another priority, for feedback on uncertainty."""
+    """Return the UPER sampler: PER with priorities from the feedback on uncertainty."""
     return Proportional(
         UPERLeaf(config.priority, config.alpha, config.floor, config.epsilon),
         importance_weights(config),

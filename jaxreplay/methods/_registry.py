@@ -42,7 +42,7 @@ def register(
       name: unique name of the method, a single word.
       config: frozen dataclass of `option` fields, each with a default.
       method: function `method(config) -> Method`.
-      discrete: defaults for discrete actions, by option name, where they differ from `config`.
+      discrete: maps option names to defaults for discrete actions, where they differ from `config`.
       replace: whether to replace a method that is already registered under `name`, for example
         when a notebook cell is run again.
 
@@ -71,7 +71,7 @@ def _check_discrete(entry: MethodEntry) -> None:
     names = {field.name for field in dataclasses.fields(entry.config)}
     for name in sorted(set(entry.discrete) - names):
         raise ValueError(
-            f"argument discrete has '{name}', which {entry.config.__name__} does not have: use "
-            f"names of its options"
+            f"discrete has the key '{name}', which is not an option of "
+            f"{entry.config.__name__}: use names of its options"
         )
     entry.defaults("discrete")

@@ -22,7 +22,11 @@ class EREConfig(Config):
     """Hyperparameters of ERE."""
 
     eta: float = option(
-        0.996, "initial window decay; 1 is uniform", f"{_PAPER}, Sec. 4", above=0, at_most=1
+        0.996,
+        "initial decay factor of the window; 1 is uniform replay",
+        f"{_PAPER}, Sec. 4",
+        above=0,
+        at_most=1,
     )
     eta_updates: int | None = option(
         None,
@@ -38,7 +42,7 @@ class EREConfig(Config):
 
 
 class EREState(NamedTuple):
-    """Counts of updates and window sizes, for the running and latest episode of environment 0."""
+    """Numbers of updates and window sizes in the running and previous episode of environment 0."""
 
     done: Array  # [] int32, k: number of updates since the latest episode ended
     length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0
@@ -127,7 +131,7 @@ class ERE(Sampler):
 
 
 def _end_episode(state: EREState, over: Array | bool) -> EREState:
-    """Set K to the number of updates since the latest episode ended if `over` `[]` is True."""
+    """If `over` `[]` is True, set K to the number of updates since the previous episode ended."""
     over = over & (state.done > 0)  # skip episodes without updates so that K stays positive
     mean = state.widths / jnp.maximum(state.done, 1)
     return state._replace(

@@ -41,24 +41,25 @@ _READS = frozenset({"obs", "next_obs", "reward", "discount", "first"})
 
 @dataclasses.dataclass(frozen=True)
 class HERConfig(Config):
-    """Hyperparameters of hindsight replay over a method with its default options."""
+    """Hyperparameters of hindsight replay; the inner method `over` has its default options."""
 
     over: Inner = option("uniform", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
     strategy: Strategy = option(
         "future",
-        "step whose achieved goal replaces the desired one: this or a later step of the episode "
-        "(future), its latest step (final), or any of its steps (episode)",
+        "step whose achieved goal replaces the desired goal: the drawn or a later step of the "
+        "episode (future), the latest step of the episode (final), or any step of it (episode)",
         f"{_PAPER}, Sec. 4.5",
     )
     k: float = option(
         4.0,
-        "relabelled transitions for each original one: a share k / (k + 1) of the batch",
+        "relabelled transitions per transition with its original goal: a share k / (k + 1) of the "
+        "batch",
         f"{_PAPER}, Sec. 4.5",
         at_least=0,
     )
     write_back: bool = option(
-        False, "pass feedback on relabelled transitions, such as TD errors, to the other method"
+        False, "pass feedback on relabelled transitions, such as TD errors, to the inner method"
     )
 
 
@@ -78,9 +79,10 @@ class HindsightState(NamedTuple):
     """
 
     inner: State
-    links: Buffer  # [2 C] int32 for C slots: indices, from C on, of the episode of each step; then
-    # the slot of the newest step of each episode. One array takes one write.
-    steps: Buffer | None  # [C] int32, position of each step in its episode, for strategy episode
+    links: Buffer  # [2 C] int32. links[slot] is the index, C or larger, of the step's episode;
+    # links[index] is the slot of the episode's newest step. One array takes one write.
+    steps: Buffer | None  # [C] int32, position of each step in its episode; None unless the option
+    # `strategy` is "episode"
     episode: Array  # [E] int32, number of the current episode
     position: Array  # [E] int32, position of the newest step in its episode; -1 after its end
     gamma: Array  # [] float32, largest discount of all steps, which is gamma
@@ -304,7 +306,7 @@ def method(config: HERConfig = HERConfig()) -> Method:
     Before use, set the goals of the task with `method.sampler.for_goals(goals)`.
 
     Args:
-      config: options; `config.for_run(updates)` sets the length of the other method's schedules.
+      config: options; `config.for_run(updates)` sets the length of the inner method's schedules.
     """
     inner = inner_method(config)
     return inner._replace(sampler=Hindsight(inner.sampler, config))

@@ -45,17 +45,20 @@ class NERSConfig(Config):
     )
     gradient: Literal["buffer", "none"] = option(
         "buffer",
-        "probabilities in the gradient: normalised over the buffer, or raw scores (authors' code)",
+        "gradient of log probabilities normalised over the buffer (buffer), or of log scores "
+        "(none: authors' code)",
         f"{_PAPER}, Eq. 7",
     )
     features: tuple[Feature, ...] = option(
         get_args(Feature), "inputs of the score network", f"{_PAPER}, Sec. 2.2"
     )
     global_context: bool = option(
-        True, "condition scores on the average of the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
+        True,
+        "compute each score also from an average over the batch",
+        f"{_PAPER}, Sec. 2.2 and Fig. 4a",
     )
     time_feature: Literal["run", "episode"] = option(
-        "run", "feature time: time in the run, in (0, 1], or step in the episode (authors' code)"
+        "run", "input 'time': time in the run, in (0, 1], or step in the episode (authors' code)"
     )
     squash: bool = option(False, "apply tanh to all features, not only TD error and Q value", _CODE)
     hidden: tuple[int, ...] = option(
@@ -98,9 +101,9 @@ class NERSState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # priorities (tree leaves) are score^alpha
-    # Of each slot (`buffer.in_rows`), tanh when last replayed; initially 1
-    td_error: Buffer  # [R, 128] float32, of the TD error
-    q_value: Buffer  # [R, 128] float32, of the critic's target
+    # Values of each slot (`buffer.in_rows`) when last replayed, squashed by tanh; initially 1
+    td_error: Buffer  # [R, 128] float32, tanh of the TD error
+    q_value: Buffer  # [R, 128] float32, tanh of the critic's target
     positions: Positions | None  # None unless the option `time_feature` is "episode"
     collected: Collected
     has_observed: Array  # [] bool, whether `observe_return` has been called
@@ -262,7 +265,10 @@ def method(config: NERSConfig = NERSConfig()) -> Method:
 def _learn(
     config: NERSConfig, state: NERSState, ring: Ring, reward: Array
 ) -> tuple[Any, optax.OptState]:
-    """Take one REINFORCE step on collected transitions that have not been overwritten."""
+    """Return the parameters and optimiser state after one REINFORCE step.
+
+    The step uses the collected transitions that have not been overwritten.
+    """
     slots = state.collected.slots
     valid = state.collected.tickets < 1
     valid &= ring_.version(ring, slots) == state.collected.versions
@@ -323,8 +329,8 @@ def _features(
     for name in sorted({"obs", "next_obs"} & set(config.features)):
         if not hasattr(get_field(transition, name), "shape"):
             raise ValueError(
-                f"{name} must be a single array to be a feature of ners, got a pytree; remove "
-                f"{name} from the features"
+                f"{name} must be a single array to be an input of the score network, got a pytree; "
+                f"remove '{name}' from the option features of ners"
             )
     scalars = ("action", "reward", *estimates)
     columns = [column(name) for name in scalars if name in config.features]

@@ -13,7 +13,7 @@ _R2D2 = "Kapturowski et al. 2019"
 
 ALPHA = Declaration("prioritisation exponent; 0 is uniform", f"{_PER}, Tab. 3", at_least=0)
 EPSILON = Declaration(
-    "added to |TD error| before exponentiation; the paper gives no value", at_least=0
+    "constant added to |TD error| before exponentiation; the paper gives no value", at_least=0
 )
 KAPPA = Declaration(
     "lower bound on |TD error| in priorities, and threshold of the Huber loss",
@@ -22,11 +22,11 @@ KAPPA = Declaration(
 )
 CLIP = Declaration("upper bound on |TD error| in priorities; none: unbounded", above=0)
 INITIAL = Declaration(
-    "priority of new transitions: the running maximum, or computed from their TD error",
+    "priority of new transitions: the maximum priority (max), or computed from TD errors (td)",
     f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
 )
 MAXIMUM = Declaration(
-    "maximum that new transitions receive (initial max): that of all priorities so far (all_time), "
+    "with initial='max', new transitions receive the maximum of all priorities so far (all_time), "
     "or of the priorities of stored transitions (stored), which falls after an outlier if batches "
     "are larger than the number of transitions added between them",
     f"{_PER}, Alg. 1: all_time",
@@ -60,9 +60,9 @@ WEIGH_ACTOR = Declaration(
     "apply importance weights to the actor's loss as well as to the critic's loss",
     "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
 )
-OVER = Declaration("method that draws the transitions, with its default options")
+OVER = Declaration("inner method, which draws the transitions with its default options")
 OVER_UPDATES = Declaration(
-    "gradient steps in the other method's schedules, such as the beta schedule; none: whole run",
+    "gradient steps in the schedules of the method `over`, such as beta's; none: the whole run",
     at_least=1,
     whole_run=True,
 )

@@ -1,8 +1,8 @@
 """Sampling in proportion to the leaves of a sum tree.
 
 The leaf of a transition with priority p is p^alpha in PER. PER and LAP are instances of
-`Proportional` with different leaves and weights. Other methods,
-such as PSER and NERS, store a `ProportionalState` and call the functions in this module.
+`Proportional` with different leaves and weights. Other methods, such as PSER and NERS, store a
+`ProportionalState` and call the functions in this module.
 """
 
 import dataclasses
@@ -64,7 +64,8 @@ def largest(state: ProportionalState, axis_name: str | None = None) -> Array:
     """Return the largest leaf, `[]` float32, which new transitions receive.
 
     The largest leaf is the running maximum of all time or, with a max tree, the maximum over the
-    stored transitions, or 1 if that is 0. With `axis_name`, it is the maximum over all devices.
+    stored transitions, or 1 if that maximum is 0. With `axis_name`, it is the maximum over all
+    devices.
     """
     if state.maximum is None:
         return state.max_leaf
@@ -197,9 +198,10 @@ class ImportanceWeights:
 
 
 def importance_weights(config: Any) -> ImportanceWeights:
-    """Return the importance weights for the options of a config from `beta` to `normalise`.
+    """Return the importance weights that the options of a config define.
 
-    Beta is constant unless `beta_updates` sets the length of its schedule.
+    The options are `beta`, `beta_end`, `beta_updates` and `normalise`. Beta is constant unless
+    `beta_updates` sets the length of its schedule.
     """
     beta = schedules.linear(config.beta, config.beta_end, config.beta_updates)
     return ImportanceWeights(beta, config.normalise)
@@ -229,7 +231,7 @@ def weights(
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return metrics: the mean, running maximum and quantiles of leaves.
+    """Return metrics: the mean, the maximum (see `largest`) and quantiles of leaves.
 
     The metric `skipped_leaves` counts negative, NaN or infinite leaves that were skipped.
     """
@@ -287,8 +289,9 @@ class Proportional(Sampler):
       feedback: names of the feedback that `leaf` reads, such as "td_error".
       sampling: dependence between the draws in a batch; see `sum_tree.sample`.
       initial: leaf of a new transition. "max" is the running maximum, initially 1
-        (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback for `Replay.add`.
-      maximum: maximum for `initial="max"`: of "all_time", or of the "stored" transitions.
+        (Schaul et al. 2016, Alg. 1); "td" computes it from the feedback passed to `Replay.add`.
+      maximum: with `initial="max"`, new transitions receive the maximum of "all_time", or of the
+        "stored" transitions.
       transition_fields: names of the fields of stored transitions that `leaf` reads, for example by
         `types.get_field(jaxreplay.ring.gather(memory, slots), "reward")`, where `memory` is the
         argument `ring` of `leaf`.

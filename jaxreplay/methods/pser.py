@@ -81,13 +81,15 @@ class PSERConfig(Config):
         """Raise ValueError if options are inconsistent."""
         if self.window is None and window_of(self.rho, self.threshold) < 1:
             raise ValueError(
-                f"rho must be at least the threshold {self.threshold}, got {self.rho}; increase "
-                "rho, or set the window"
+                f"rho must be at least threshold {self.threshold}, got rho {self.rho}; increase "
+                "rho, or set window"
             )
         if self.leaf == "sqrt_huber" and self.decay_space == "raw":
-            raise ValueError("leaf sqrt_huber requires decay_space leaf, got decay_space raw")
+            raise ValueError('leaf="sqrt_huber" requires decay_space="leaf", got "raw"')
         if self.combine == "add" and self.decay_space == "raw" and self.alpha == 0:
-            raise ValueError("combine must be max if alpha is 0, got add")
+            raise ValueError(
+                'combine must be "max" if alpha is 0 and decay_space is "raw", got "add"'
+            )
 
 
 class PSERState(NamedTuple):
@@ -176,12 +178,12 @@ class PSER(Sampler):
         return _pass_back(config, state._replace(priorities=priorities), ring, slots, values)
 
     def refresh(self, state: PSERState, ring: Ring, slots: Array, **feedback: Array) -> PSERState:
-        """Return the state with exact priorities of slots and preceding steps, without eta."""
+        """Recompute priorities at `slots` without eta, and propagate them to preceding steps."""
         config, old = self.config, state.priorities
         if config.combine == "add":
             raise ValueError(
-                "refresh requires combine max, got combine add, which makes priorities depend on "
-                "the order of updates"
+                'refresh requires combine="max", got "add", which makes priorities depend on the '
+                "order of updates"
             )
         values = _leaf(config, feedback["td_error"])
         slots = jnp.where(jnp.isfinite(values), slots, IGNORED)

@@ -51,8 +51,8 @@ class RankConfig(Config):
     )
     weights: Literal["rank", "effective"] = option(
         "rank",
-        "probability in importance weights: that of the rank (Eq. 1), or the effective probability "
-        "of draws from segments",
+        "P(i) in importance weights: the probability of the rank by Eq. 1 (rank), or the "
+        "probability with which draws from segments yield the rank (effective)",
         f"{_PAPER}, Sec. 3.4",
     )
     maximum: options.Maximum = option("all_time", options.MAXIMUM)
@@ -86,7 +86,7 @@ class RankConfig(Config):
 class RankState(NamedTuple):
     """The latest |TD error| of each slot, and the running maximum of |TD errors|."""
 
-    order: BucketOrder  # bucket order of the slots [C] by |TD error|; `largest` if new
+    order: BucketOrder  # bucket order of the slots [C] by |TD error|; for new ones, see `_maximum`
     largest: Array  # [] float32, running maximum of |TD error|, initially 1
     updates: Array  # [] int32, number of calls to `update`
     maximum: SumTree | None = None  # max tree over |TD errors| [C]; None if not tracked
@@ -109,7 +109,7 @@ class Rank(Sampler):
     the lengths of their schedules.
     """
 
-    needs_whole = "ranks are those of all transitions"
+    needs_whole = "it ranks all transitions together"
 
     config: RankConfig = RankConfig()
 
@@ -190,7 +190,7 @@ class Rank(Sampler):
     def _draw(
         self, state: RankState, ring: Ring, key: Array, count: int
     ) -> tuple[Array, Array, Array]:
-        """Return sampled slots `[count]`, importance weights, and probabilities."""
+        """Return sampled slots, importance weights and probabilities, `[count]` each."""
         config, size = self.config, jnp.maximum(ring_.size(ring), 1)
         # A random rotation maps tied ranks to slots. Independent draws may repeat a rank, so each
         # of the B draws has its own rotation.
@@ -241,7 +241,7 @@ class Rank(Sampler):
         return rank_mass.mass(*ties, alpha) / (count * rank_mass.mass(0, size, alpha))
 
     def _chance(self, state: RankState, ring: Ring, ties: Ties, segments: Segments) -> Array:
-        """Return the mean probability of tied ranks, given the option `sampling`."""
+        """Return the mean probability with which the option `sampling` draws tied ranks."""
         if self.config.sampling == "iid":
             return self._rank_probability(state, ring, ties)
         batch_size = len(segments.end)
@@ -310,7 +310,7 @@ def _set(state: RankState, slots: Array, values: Array) -> RankState:
 
 
 def _maximum(state: RankState) -> Array:
-    """Return the |TD error| `[]` of new transitions."""
+    """Return the |TD error| `[]` that new transitions receive."""
     if state.maximum is None:
         return state.largest
     stored = sum_tree.total(state.maximum)

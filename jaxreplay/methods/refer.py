@@ -71,7 +71,11 @@ class ReFERConfig(Config):
         at_most=1,
     )
     beta_rate: float = option(
-        1e-4, "change in beta per gradient step", f"{_PAPER}, Eq. 4", at_least=0, at_most=1
+        1e-4,
+        "rate per gradient step at which beta moves towards 0 or 1",
+        f"{_PAPER}, Eq. 4",
+        at_least=0,
+        at_most=1,
     )
     reject: bool = option(True, "mask the losses of far-policy steps; false: use all losses")
     penalise: bool = option(True, "add a KL penalty with an adaptive weight; false: beta is 1")
@@ -100,8 +104,8 @@ class ReFERConfig(Config):
         """Raise ValueError if no importance ratio can reach the far-policy threshold."""
         if math.log1p(self.clip) >= LOG_RATIO_LIMIT:
             raise ValueError(
-                f"clip must be below 1000 because ratios are clipped to exp({LOG_RATIO_LIMIT:g}), "
-                f"got {self.clip}"
+                f"clip must be below 1000 because importance ratios are clipped to "
+                f"exp({LOG_RATIO_LIMIT:g}), got {self.clip}"
             )
 
 
@@ -168,11 +172,11 @@ class ReFER(Sampler):
     far-policy steps is exact. Before the first episode is finished, steps are sampled from running
     episodes.
 
-    The agent must provide `log_ratio` as feedback, and with the option `returns` also `value`,
+    The agent must provide `log_ratio` as feedback, and with `returns=True` also `value`,
     `advantage` and `next_value`; `reward_scale` is optional. Transitions must be single steps.
     """
 
-    needs_whole = "its penalty follows the share of far policies among all transitions"
+    needs_whole = "its penalty depends on the share of far-policy steps among all transitions"
 
     config: ReFERConfig = ReFERConfig()
 
@@ -446,7 +450,7 @@ def _choose_forgotten(
 ) -> Array:
     """Return a mask `[C]` of episodes to forget, indexed like `status`.
 
-    `candidate` `[C]` marks the slots of finished episodes; `far` `[C]` those of far-policy steps.
+    `candidate` `[C]` marks slots of finished episodes, and `far` `[C]` slots of far-policy steps.
     """
     of_slots = jnp.stack([candidate, candidate & far], 1).astype(jnp.int32)
     counts = jnp.zeros((ring.capacity, 2), jnp.int32).at[state.episode].add(of_slots)

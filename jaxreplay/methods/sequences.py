@@ -46,7 +46,9 @@ class SequencesConfig(Config):
     eta: float = option(0.9, options.ETA)
     alpha: float = option(0.9, options.ALPHA, f"{_PAPER}, hyperparameters")
     epsilon: float = option(
-        1e-6, "added to the priority before exponentiation; the paper gives no value", at_least=0
+        1e-6,
+        "constant added to the priority before exponentiation; the paper gives no value",
+        at_least=0,
     )
     period: int = option(
         40, "steps between the starts of consecutive sequences in an episode", _PAPER, at_least=1
@@ -77,7 +79,7 @@ class SequencesConfig(Config):
 
 
 def check_burn_in(burn_in: int, length: int) -> None:
-    """Raise ValueError if sequences of this length have no step to train on."""
+    """Raise ValueError unless the burn-in leaves a step of each sequence to train on."""
     if burn_in >= length:
         raise ValueError(f"burn_in must be below length {length}, got {burn_in}")
 

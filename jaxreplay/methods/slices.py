@@ -34,24 +34,26 @@ from jaxreplay.types import (
 
 @dataclasses.dataclass(frozen=True)
 class SlicesConfig(Config):
-    """Hyperparameters of slices over a method with its default options."""
+    """Hyperparameters of slices; the inner method `over` has its default options."""
 
     over: Inner = option("uniform", options.OVER)
     over_updates: int | None = option(None, options.OVER_UPDATES)
     length: int = option(80, options.LENGTH)
     burn_in: int = option(0, options.BURN_IN)
     eta: float = option(0.9, options.ETA)
-    whole: bool = option(False, "start at the first step of the episode, without a burn-in")
+    whole: bool = option(
+        False, "start sequences at the first stored step of the episode; requires a burn-in of 0"
+    )
 
     def check(self) -> None:
         """Raise ValueError if no step would be trained on, or whole episodes have a burn-in."""
         check_burn_in(self.burn_in, self.length)
         if self.whole and self.burn_in:
-            raise ValueError(f"burn_in must be 0 for whole episodes, got {self.burn_in}")
+            raise ValueError(f"burn_in must be 0 if whole is true, got {self.burn_in}")
 
 
 class Aux(NamedTuple):
-    """Masks over the steps in a batch, as of `sequences`, and data of the inner sampler."""
+    """Masks over the steps in a batch, as in `sequences.Aux`, and data of the inner sampler."""
 
     mask: Array  # [B, T] bool, whether the step is stored and in the episode of the drawn step
     learn: Array  # [B, T] bool, `mask` without the burn-in; average losses over these steps
@@ -82,11 +84,11 @@ class Slices(Wrapper):
     any of their steps. With uniform draws and losses averaged over `Aux.learn`, all steps then have
     the same weight.
 
-    `batch_size` is the number of sequences. The weights and probabilities of a batch are those that
-    the inner sampler gives to the drawn steps. `update` passes one number per sequence to the inner
-    sampler, as feedback on the drawn step: TD errors `[B, T]` are reduced by `sequences.priority`,
-    and other feedback by the mean, over the steps in `Aux.learn`. Transitions must have the field
-    `last`, `first`, or both.
+    `batch_size` is the number of sequences. The weights of a batch, and its probabilities unless
+    `whole` is True, are those that the inner sampler gives to the drawn steps. `update` passes one
+    number per sequence to the inner sampler, as feedback on the drawn step: TD errors `[B, T]` are
+    reduced by `sequences.priority`, and other feedback by the mean, over the steps in `Aux.learn`.
+    Transitions must have the field `last`, `first`, or both.
 
     Args:
       inner: sampler that draws a step of each sequence.

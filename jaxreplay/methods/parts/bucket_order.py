@@ -260,7 +260,7 @@ def _totals(order: BucketOrder) -> Array:
 
 
 def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
-    """Return each rank's bucket, its position within the bucket, and the bucket's size, `[B]`."""
+    """Return each rank's bucket, the rank's position in it, and the bucket's size, `[B]` each."""
     totals = buffer.once(_totals(order))
     rows = totals.reshape(_TOTALS, _WORDS).sum(axis=1, dtype=jnp.int32)
     row, number = buffer.once(_pick(list(rows), ranks))
@@ -272,7 +272,10 @@ def _bucket(order: BucketOrder, ranks: Array) -> tuple[Array, Array, Array]:
 
 
 def _member(order: BucketOrder, bucket: Array, number: Array) -> tuple[Array, Array]:
-    """Return the slot at position `number` `[B]` of each bucket, and 0, or -1 without a slot."""
+    """Return the slots `[B]` at positions `number` `[B]` of the buckets `bucket` `[B]`.
+
+    Also return `[B]` int32: 0, or -1 if `number` is -1 because no slot has a value.
+    """
     levels = _levels(order.capacity)
     block = jnp.zeros_like(bucket)
 
@@ -311,7 +314,10 @@ def _flags(word: Array, bucket: Array) -> Array:
 
 
 def _pick(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Find the first count whose cumulative sum exceeds `number` `[B]`, and the remainder."""
+    """Return the index of the first count whose cumulative sum exceeds `number` `[B]`.
+
+    Also return `number` minus the sum of the earlier counts, `[B]`.
+    """
     passed = chosen = before = jnp.zeros_like(number)
     for count in counts:
         passed = passed + count

@@ -25,7 +25,7 @@ class EpisodeReturns(NamedTuple):
     step.
     """
 
-    values: Buffer  # [C] float32, return of a step, or its reward as long as that is not known;
+    values: Buffer  # [C] float32, return of a step, or its reward until the return is known;
     # -inf in a truncated episode whose returns are unknown
     decays: Buffer  # [C] float32, discount, or 0 at the end of an episode
     end: Array  # [E] int32, age of the newest end of an episode
@@ -52,7 +52,7 @@ def add(
     state: EpisodeReturns, ring: Ring, slots: Array, reward: Array, discount: Array, last: Array,
     truncated: bool,
 ) -> tuple[EpisodeReturns, Array, Array]:  # fmt: skip
-    """Record new single steps at `slots` `[E]`, and compute returns of older ones.
+    """Record new single steps at `slots` `[E]`, and compute returns of older steps.
 
     Args:
       state: the returns.
@@ -61,11 +61,12 @@ def add(
       reward: `[E]`.
       discount: `[E]`, 0 if the step terminated its episode.
       last: `[E]` bool.
-      truncated: whether returns of truncated episodes are known; they stop at the truncation.
+      truncated: whether to compute returns of truncated episodes, which stop at the truncation.
 
     Returns:
-      The new state, slots `[2 E]` int32 that may be `IGNORED`, and whether their return is known,
-      `[2 E]` bool. Returns in truncated episodes are unknown unless `truncated` is True.
+      The new state; the slots `[2 E]` int32 of the older steps, or `IGNORED`; and a mask `[2 E]`
+      of the older steps whose returns are known. Returns in truncated episodes are unknown unless
+      `truncated` is True.
     """
     reward = reward.astype(jnp.float32)
     if not truncated:

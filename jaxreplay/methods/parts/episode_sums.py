@@ -23,9 +23,8 @@ class EpisodeSums(NamedTuple):
     All arrays contain the levels of the tree, leaves first, padded to whole families of siblings.
     """
 
-    values: (
-        Buffer  # [V] float32, large levels and the next one: sums since the last start below a node
-    )
+    values: Buffer  # [V] float32, large levels and the level above them: sums of a node from the
+    # last start of an episode below it
     prefixes: Buffer  # [F, 8] float32, all levels: sums of a node and its earlier siblings
 
 
@@ -46,14 +45,14 @@ def get(sums: EpisodeSums, places: Array) -> tuple[Array, Array]:
 def write(
     sums: EpisodeSums, capacity: int, places: Array, values: Array, starts: Array
 ) -> EpisodeSums:
-    """Set values, and whether an episode starts at them.
+    """Return the sums with new values, and new marks of the starts of episodes, at `places`.
 
     Args:
       sums: the sums.
       capacity: number of values C.
       places: `[B]` int32; places outside of `[0, capacity)` are skipped.
       values: `[B]` float32, non-negative.
-      starts: `[B]` bool.
+      starts: `[B]` bool, whether an episode starts at the place.
     """
     large, small = _levels(capacity)
     valid = (places >= 0) & (places < capacity)

@@ -22,7 +22,8 @@ class Positions(NamedTuple):
     """
 
     steps: Buffer  # [C] int32, steps since the episode's first stored transition
-    latest: Array  # [E] int32, position of the newest transition; -1 initially and after `end`
+    latest: Array  # [E] int32, position of the newest transition; -1 initially, after
+    # `end_positions`, and after a step with the field `last` in `add_steps`
 
 
 def init_positions(ring: Ring) -> Positions:
@@ -48,9 +49,9 @@ def check_boundaries(ring: Ring) -> None:
     blank = ring_.gather(ring, jnp.zeros(1, jnp.int32))
     if not (has_field(blank, "last") or has_field(blank, "first")):
         raise ValueError(
-            "the example transition must have a field last or first, got a "
+            "the example transition must have the field 'last' or 'first', got a "
             f"{type(blank).__name__} with neither; store whether a step ends or starts an "
-            "episode (False without episodes)"
+            "episode (always False if the task has no episodes)"
         )
 
 
@@ -84,13 +85,14 @@ def follow(positions: Positions, ring: Ring, first: Array, length: int) -> tuple
 def still_stored(ring: Ring, sample: Sample, valid: Array, at: Array | int) -> Array:
     """Return the slots `[B]` int32 of step `at` of each sequence, or `IGNORED`.
 
-    A slot is `IGNORED` if its step has been overwritten since sampling, or if no step is valid.
+    A slot is `IGNORED` if its step has been overwritten since sampling, or if no step of its
+    sequence is valid.
 
     Args:
       ring: the ring buffer.
       sample: `[B, T]`, as passed to `Sampler.update`.
       valid: `[B, T]` bool, mask of steps with feedback whose index is not `IGNORED`.
-      at: `[B]` int32, or an integer.
+      at: position of the step in its sequence, `[B]` int32 or an integer.
     """
     # The index of step `at` itself may be `IGNORED`: derive its slot from a valid step.
     at = jnp.broadcast_to(at, valid.shape[:1])
@@ -109,9 +111,11 @@ def pick(values: Array, at: Array) -> Array:
 class Spans(NamedTuple):
     """Extents of stored episodes; `read_spans` reads only two numbers per transition."""
 
-    links: Buffer  # [C] int32, number of earlier steps in the episode of each step; of a first
-    # step, minus the number of later ones
-    latest: Array  # [E] int32, position of the newest transition; -1 initially and after `end`
+    links: Buffer  # [C] int32, number of earlier steps in the episode of each step; for the first
+    # step of an episode, minus the number of later steps
+    latest: (
+        Array  # [E] int32, position of the newest transition; -1 initially and after `end_spans`
+    )
     cut: Array  # [E] int32, slot of the last step of the episode whose first step was overwritten
 
 
@@ -145,7 +149,8 @@ def read_spans(spans: Spans, ring: Ring, slots: Array) -> tuple[Array, Array, Ar
     """Return the numbers of stored earlier and later steps in the episodes of stored slots `[B]`.
 
     Returns:
-      Both numbers, `[B]` int32, and whether the episode is running, `[B]` bool.
+      The number of earlier steps, the number of later steps, `[B]` int32 each, and whether the
+      episode is running, `[B]` bool.
     """
     age, env = ring_.age(ring, slots), slots % ring.num_envs
     steps = jnp.maximum(buffer.read(spans.links, slots), 0)

@@ -1,4 +1,4 @@
-"""Methods over another method: the method that options name, and base classes for samplers."""
+"""Methods that wrap another method: its choice by options, and base classes for the samplers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def inner_method(config: Any) -> Method:
 
 
 def check_inner(sampler: Any) -> None:
-    """Raise ValueError unless an inner sampler draws single transitions without changing them."""
+    """Raise ValueError unless a sampler draws single transitions and does not change them."""
     if not isinstance(sampler, Sampler):
         raise ValueError(f"inner must be a sampler, such as per.sampler(), got {sampler!r}")
     requires, kind = sampler.requires, type(sampler).__name__
@@ -55,7 +55,7 @@ def check_proportional(inner: Any) -> None:
 
 
 def over_proportional(inner: Method, wrap: Callable[[Proportional], Sampler]) -> Method:
-    """Return a method with its sampler wrapped; raise ValueError if it is not proportional."""
+    """Return `inner` with a wrapped sampler; raise ValueError unless it was `Proportional`."""
     if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
         raise ValueError(
             f"inner must be a proportional method, such as per.method(), got {inner!r}"

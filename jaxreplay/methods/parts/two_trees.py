@@ -23,7 +23,8 @@ def find(
       scale: `[]` float32, sum of the leaves of `second` per unit of `total`.
 
     Returns:
-      Indices `[B]` int32 in `first` and in `second`, and a mask `[B]` of positions in `first`.
+      Indices `[B]` int32 in `first`, indices `[B]` int32 in `second`, and a mask `[B]`: True where
+      the position selects the leaf of `first`, False where it selects the leaf of `second`.
     """
     target, rest = numerics.fraction(shares, total)
     edge = sum_tree.total(first)
