@@ -86,7 +86,10 @@ def full(
 
 
 def _brief(option: argparse.Action) -> argparse.Action:
-    """Return a copy of an option for short help: FLOAT for "0<=FLOAT<=1|none", no default none."""
+    """Return a copy of an option for short help, without bounds and without a default of none.
+
+    For example, its metavar is "FLOAT" instead of "0<=FLOAT<=1|none".
+    """
     brief = copy.copy(option)
     if isinstance(option.metavar, str) and re.search("[<>]", option.metavar):
         brief.metavar = re.sub(r"[^A-Z]|none", "", option.metavar)

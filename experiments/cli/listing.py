@@ -12,7 +12,7 @@ WIDTH = 100  # columns
 
 
 def print_list(as_json: bool) -> None:
-    """Print agents, replay methods, environments and presets, and which of them fit."""
+    """Print agents, replay methods, environments and presets, and which of them fit together."""
     catalogue = registry.catalogue()
     show(json.dumps(catalogue, indent=2) if as_json else format_catalogue(catalogue))
 
@@ -42,7 +42,7 @@ def format_catalogue(catalogue: Mapping[str, Any]) -> str:
 
 
 def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a block for each family and kind of actions."""
+    """Yield the lines of a block for each family of environments and kind of actions."""
     blocks: dict[tuple[str, ...], list[str]] = {}
     for name, entry in environments.items():
         family = name.partition("/")[0]

@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     """The parts of a run."""
 
     spec: EnvironmentSpec
-    environment: Environment | MakeHost  # compiled, or function that makes a batch on the host
+    environment: Environment | MakeHost  # compiled, or function that makes several on the host
     agent: Agent
     replay: Replay
 
@@ -70,7 +70,7 @@ def assemble(config: RunConfig) -> Parts:
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
-    """Return the environment, or a function that makes batches on the host, and its spec."""
+    """Return the environment, or a function that makes several on the host, and the spec."""
     if environments.is_host(config.env) and config.loop.mesh > 1:
         raise ValueError(
             f"mesh {config.loop.mesh}: {config.env} steps on the host, and its runs have one "
@@ -88,7 +88,7 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
-    """Raise ValueError for options unsuited to frames stored once."""
+    """Raise ValueError for options that do not suit a replay that stores each frame once."""
     shapes = [x.shape for x in jax.tree.leaves(spec.obs)]
     if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(

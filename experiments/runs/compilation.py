@@ -1,7 +1,8 @@
 """Compiled programs: their cache between runs, and errors about memory.
 
 JAX's persistent compilation cache stores the programs. It does not change any results.
-This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
+This module sets the folder and the size limit of the cache. If the default folder is unusable,
+nothing is cached.
 """
 
 import contextlib
@@ -73,7 +74,7 @@ def _made(asked: Path | None) -> Path | None:
         why = error.strerror or str(error)
     if not why:
         return folder
-    line = f"compiled programs can't be kept in {root} ({why}): give another folder or off by"
+    line = f"compiled programs can't be kept in {root} ({why}): give another folder, or 'off', by"
     if asked is not None:
         raise ValueError(f"{line} --compilation-cache")
     log.say(f"{line} --compilation-cache")

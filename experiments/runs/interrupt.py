@@ -59,7 +59,7 @@ class TimeOver(Exception):
 
 @contextlib.contextmanager
 def deferred(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first signal, and raise its exception at the end of the `with` block.
+    """Call `stop` at the first signal; raise the signal's exception at the end of the `with` block.
 
     A second signal raises the exception at once. `stop` may run between any two instructions, so it
     must not wait for a lock.

@@ -135,7 +135,7 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the default configuration of a run, or a preset's, given the names of its parts.
+    """Return the configuration of a run with default options, or with the options of a preset.
 
     Raises:
       ValueError: the names do not fit one another.

@@ -1,7 +1,7 @@
 """Preparation, emptying and locking of the folder of a study or a plot.
 
-A folder is ours if it has the JSON file of its kind. Files are removed only from folders that are
-ours, and only if they have names that this package gives.
+A folder is ours if it has the JSON file of a study or a plot. Files are removed only from folders
+that are ours, and only if they have names that this package gives.
 """
 
 import contextlib
@@ -159,7 +159,8 @@ def _check_path(out: Path) -> None:
 def _ours(out: Path, kind: Kind, left: bool = False) -> Iterator[Path]:
     """Yield the files and links in a folder that have our names; do not follow links.
 
-    With `left`, yield instead the temporary files of such names that killed processes left.
+    With `left`, yield instead the temporary files that killed processes left when they wrote files
+    with our names.
     """
     names = re.compile("|".join(_FILES[kind]))
     for name in _FOLDERS:
