@@ -98,7 +98,7 @@ def _brief(option: argparse.Action) -> argparse.Action:
 
 
 def _defaults(group: str, defaults: Sequence[str], count: int) -> list[str]:
-    """Return defaults side by side in at most `count` lines."""
+    """Return at most `count` lines with the defaults of a group, side by side."""
     words = [text if len(text) <= 60 else f"{text[:57]}..." for text in defaults]
     lines = textwrap.wrap(
         "  ".join(word.replace(" ", _JOINED) for word in words), WIDTH,

@@ -57,7 +57,7 @@ def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _preset(name: str, entry: Mapping[str, Any]) -> list[str]:
-    """Return the description of a preset, and its differences from the paper."""
+    """Return lines with the description of a preset, and with its differences from the paper."""
     fitting = f"--agent {'|'.join(entry['agents'])}  --replay {'|'.join(entry['replays'])}"
     env = f"  --env {entry['environment']}" if entry["environment"] else ""
     lines = textwrap.wrap(f"{name}: {entry['about']}", WIDTH, subsequent_indent="  ")

@@ -243,7 +243,7 @@ def check_resumed(known: argparse.Namespace) -> None:
     """Raise ValueError for a preset of a resumed run, and for `--json` without `--list`."""
     check_listed(known)
     if known.resume is not None and known.preset is not None:
-        raise ValueError(f"--resume {known.resume} keeps its options: remove --preset")
+        raise ValueError(f"--resume {known.resume} goes on with its own options: remove --preset")
 
 
 def check_resume(args: argparse.Namespace) -> None:

@@ -13,11 +13,11 @@ INTERRUPTED, TERMINATED = 130, 143  # exit codes in the convention of shells
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler ends the process; handlers of KeyboardInterrupt also handle this."""
+    """Raised when a scheduler ends the process; handlers of KeyboardInterrupt also handle it."""
 
 
 class Stopped(Exception):
-    """A run stopped early; the message gives the reason and how to continue.
+    """Raised when a run stops early; the message gives the reason and how to continue.
 
     Attributes:
       reason: the reason without the way to continue.

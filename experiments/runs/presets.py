@@ -103,7 +103,7 @@ class Names(NamedTuple):
 
 
 def names(preset: str | None) -> Names:
-    """Return the default names of a preset or, if it is None, of the commands."""
+    """Return the default names of a preset or, if `preset` is None, of the commands."""
     if preset is None:
         return Names()
     chosen = PRESETS[preset]

@@ -95,7 +95,7 @@ def train(
 ) -> Progress | None:
     """Train the runs of a driver to the end of their schedule; return their final progress.
 
-    The result is None if training is stopped before.
+    The result is None if training is stopped early, by `reached` or by the driver.
 
     Training continues from the checkpoint, if there is one. Writing checkpoints takes at most a
     twentieth of the time.
@@ -236,12 +236,12 @@ def _broken(metrics: Metrics) -> np.ndarray:
 
 
 def _check_frames(metrics: Metrics) -> None:
-    """Raise ValueError if sampled observations lack frames."""
+    """Raise ValueError if frames do not suffice to rebuild the sampled observations."""
     lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "malformed"))
     if odd is not None and odd.any():
         raise ValueError(
-            "episodes begin with stacks that are not zero before the first frame, so frames can't "
-            "be stored once: use --frame-stack 0 and another --out"
+            "episodes begin with stacks of frames that are not zero before the first frame, so the "
+            "replay can't store each frame once: use --frame-stack 0 and another --out"
         )
     if lost is not None and lost.any():
         raise ValueError(

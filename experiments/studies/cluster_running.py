@@ -1,8 +1,8 @@
 """Execution of a study on a Ray cluster, with one task per batch of runs.
 
-A task runs the same program, at the same width and with the same flags and number of threads, as a
-device of this machine. If its worker or node dies, Ray restarts the task elsewhere, and it resumes
-from the latest checkpoint in `Notes` and produces the same numbers.
+A task runs the same program, at the same width (number of runs) and with the same flags and number
+of threads, as a device of this machine. If its worker or node dies, Ray restarts the task
+elsewhere, and it resumes from the latest checkpoint in `Notes` and produces the same numbers.
 """
 
 import contextlib

@@ -146,7 +146,7 @@ class Study(Saved):
           grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}`.
           question: primary metric, baseline and design.
           options: outputs of the study.
-          claims: claims about the arms, corrected together.
+          claims: claims about the arms, whose p-values are corrected together.
 
         Raises:
           ValueError: If a name or an option is unknown, or options are incompatible.
@@ -298,8 +298,8 @@ class Study(Saved):
             envs = [env for env in self.envs if claim.where.get("env", env) == env]
             if not envs:
                 raise ValueError(
-                    f"claim '{claim.says}' has where={claim.where}, which is not a task of the "
-                    f"study: use one of {', '.join(self.envs)} as env"
+                    f"claim '{claim.says}' has where={claim.where}, but its task is not in the "
+                    f"study: use one of {', '.join(self.envs)} as 'env'"
                 )
             if claim.least and len(envs) > 1:
                 raise ValueError(

@@ -45,7 +45,7 @@ class Engine(Protocol):
     stops: str  # when batches stop after Ctrl-C
 
     def working(self, plan: Plan, store: Store) -> contextlib.AbstractContextManager[Train]:
-        """Return a context with the function that trains batches of a plan."""
+        """Return a context manager that yields the function that trains batches of a plan."""
         ...
 
 
@@ -322,7 +322,7 @@ class _Board:
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
     ) -> Assignment:
-        """Return a batch as a task that reports its new agent steps."""
+        """Return a batch of runs as an assignment, which reports its steps and log points."""
         before, logged = 0, None
 
         def reached(steps: int, progress: Progress | None) -> bool:

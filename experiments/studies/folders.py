@@ -81,7 +81,7 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
 
 
 def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Make the folder of a study; unless the study is resumed, delete files of an earlier study.
+    """Make the folder of a study or plot; unless `resume`, delete the files of an earlier one.
 
     Raises:
       ValueError: as `check`.

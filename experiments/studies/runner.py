@@ -1,6 +1,6 @@
 """Execution of a study: plan, train and judge, repeatedly in a sequential design.
 
-A run is a study of one arm on one task with one setting.
+A run is a study of one arm on one task with one combination of settings.
 """
 
 import contextlib
@@ -254,7 +254,7 @@ class _Work:
         return executor.Here(devices.choose(), self.where)
 
     def _planned(self) -> list[str]:
-        """Return lines on the seeds and device time that decide a claim, by share of won pairs."""
+        """Return lines on the seeds and time that decide a claim, by the share of won pairs."""
         sizes = [len(claims) for claims in self.study.claims.values()]
         members = judge.members_of(self.study, self.points)
         arms = [own for name, own in members.items() if name != own.baseline]

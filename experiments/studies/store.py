@@ -103,7 +103,7 @@ class Store:
         }
 
     def made(self) -> dict[str, dict[str, Any]]:
-        """Return the versions of the code and the seconds of training of every point, by its id."""
+        """Return "code", the versions, and "train_seconds" of every point, by id of the point."""
         seconds: dict[str, float] = {}
         for cost in self.facts["costs"]:
             runs = sum(map(len, cost["runs"].values()))
