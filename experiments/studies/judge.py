@@ -304,7 +304,7 @@ class _Results:
     def _make_runs(self, point: Point, metric: str, across: bool) -> Runs:
         frame, made, config = self._frames[point.id], self._made[point.id], point.config
         options, env, warmup = self._study.options, point.env, config.loop.warmup
-        # A claim about the effective buffer is about the gate itself.
+        # A claim about the effective buffer tests what the gate checks: these checks are left out.
         gated = metric != f"{MEAN}replayed/effective_buffer"
         unit = "" if metric.startswith(MEAN) else primary.parse(metric, threshold=0.0).unit
         return Runs(

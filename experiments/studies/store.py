@@ -209,7 +209,7 @@ class Store:
             whole = (number % thin == 0) | (number == len(values))
             changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
             others = [name for name in kept if name not in ("step", "eval_return")]
-            values.loc[~whole, others] = math.nan  # means over log points stay those of a grid
+            values.loc[~whole, others] = math.nan  # means over log points are of thinned ones
             values = values[whole | changed]
         digits = self.facts["study"]["options"].get("digits", _DIGITS)
         if digits < _DIGITS:

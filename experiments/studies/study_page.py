@@ -95,7 +95,7 @@ def _warnings(results: Results) -> list[str]:
     if results.findings and (undecided := len(results.findings.undecided)):
         most = results.study.question.most_seeds
         if max(_seeds_of_points(results)) < most:
-            lines.append(f"{undecided} undecided: up to {most:,} seeds follow with --resume.")
+            lines.append(f"Undecided: {undecided}; --resume adds seeds, up to {most:,} in total.")
     if failed:
         lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
     if lost := int((results.runs["diverged"] > 0).sum()):
@@ -105,7 +105,7 @@ def _warnings(results: Results) -> list[str]:
         if labels := [row.label for row in rows if row.verdict == verdict]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
     if reasons := dict.fromkeys(row.ungated for row in rows if row.ungated):
-        lines.append(f"Judged without the gate: {', '.join(reasons)}.")
+        lines.append(f"Untested arms are judged, too (--ungated): {', '.join(reasons)}.")
     fewest = min((row.shown.seeds for row in results.best), default=0)
     if results.has_choice and fewest < FEWEST_SEEDS:
         lines.append(
