@@ -86,7 +86,10 @@ def full(
 
 
 def _brief(option: argparse.Action) -> argparse.Action:
-    """Return a copy of an option for short help: FLOAT for "0<=FLOAT<=1|none", no default none."""
+    """Return a copy of an option for short help, without bounds and without a default of none.
+
+    For example, its metavar is "FLOAT" instead of "0<=FLOAT<=1|none".
+    """
     brief = copy.copy(option)
     if isinstance(option.metavar, str) and re.search("[<>]", option.metavar):
         brief.metavar = re.sub(r"[^A-Z]|none", "", option.metavar)
@@ -95,7 +98,7 @@ def _brief(option: argparse.Action) -> argparse.Action:
 
 
 def _defaults(group: str, defaults: Sequence[str], count: int) -> list[str]:
-    """Return defaults side by side in at most `count` lines."""
+    """Return at most `count` lines with the defaults of a group, side by side."""
     words = [text if len(text) <= 60 else f"{text[:57]}..." for text in defaults]
     lines = textwrap.wrap(
         "  ".join(word.replace(" ", _JOINED) for word in words), WIDTH,

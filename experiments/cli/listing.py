@@ -12,7 +12,7 @@ WIDTH = 100  # columns
 
 
 def print_list(as_json: bool) -> None:
-    """Print agents, replay methods, environments and presets, and which of them fit."""
+    """Print agents, replay methods, environments and presets, and which of them fit together."""
     catalogue = registry.catalogue()
     show(json.dumps(catalogue, indent=2) if as_json else format_catalogue(catalogue))
 
@@ -42,7 +42,7 @@ def format_catalogue(catalogue: Mapping[str, Any]) -> str:
 
 
 def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a block for each family and kind of actions."""
+    """Yield the lines of a block for each family of environments and kind of actions."""
     blocks: dict[tuple[str, ...], list[str]] = {}
     for name, entry in environments.items():
         family = name.partition("/")[0]
@@ -57,7 +57,7 @@ def _environments(environments: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _preset(name: str, entry: Mapping[str, Any]) -> list[str]:
-    """Return the description of a preset, and its differences from the paper."""
+    """Return lines with the description of a preset, and with its differences from the paper."""
     fitting = f"--agent {'|'.join(entry['agents'])}  --replay {'|'.join(entry['replays'])}"
     env = f"  --env {entry['environment']}" if entry["environment"] else ""
     lines = textwrap.wrap(f"{name}: {entry['about']}", WIDTH, subsequent_indent="  ")

@@ -216,7 +216,7 @@ def read_options(namespace: argparse.Namespace, instance: Instance, prefix: str 
 
     Raises:
       ValueError: a value or a combination of values is invalid, or an option has no effect without
-        another one. The message names the option, or the group for a combination.
+        another option. The message names the option, or the group for a combination.
     """
     values = vars(namespace)
     entries = [entry for entry in options_of(type(instance)) if prefix + entry.name in values]

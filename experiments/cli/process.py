@@ -1,4 +1,4 @@
-"""A command as its own process: signals, garbage collection, and output without a reader.
+"""A command as its own process: signals, garbage collection, and output that no process reads.
 
 Each command begins with `if __name__ == "__main__": process.run("experiments.NAME")`, above its
 other imports. Nothing here affects programs that import a command, such as notebooks and tests.

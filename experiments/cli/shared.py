@@ -55,9 +55,10 @@ def replay_name(text: str) -> str:
 
 
 def add_own_modules(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add options that import the user's own modules, which are only named in a folder of results.
+    """Add `--env`, `--agent` and `--replay`, which import the user's own modules.
 
-    With `several`, each option may be given several times.
+    A folder of results only names such modules. With `several`, each option may be given several
+    times.
     """
     action = "append" if several else "store"
     for name, kind in (("env", environment), ("agent", agent_name), ("replay", replay_name)):
@@ -133,7 +134,7 @@ def shown(text: str) -> str:
 
 
 def own_folder(*parts: str) -> Path:
-    """Return the default folder of results, which is named after the run."""
+    """Return the default folder of results: `runs/` and the parts of a name, joined by dashes."""
     return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
@@ -184,8 +185,8 @@ def add_common(
         ("agent", agent_name, "NAME",
          f"{', '.join(registry.AGENTS)}, or {own}agent [default {default.agent}]"),
         *(many if several else one),
-        ("preset", one_of("preset", PRESETS), "NAME", "defaults from a paper, also for names; "
-         "explicit options take precedence; --list describes presets [default none]"),
+        ("preset", one_of("preset", PRESETS), "NAME", "a paper's defaults, also of agent, method "
+         "and task; explicit options take precedence; --list describes them [default none]"),
         ("seeds", int, "INT", f"number of seeds [default {seeds}]"),
         ("seed", int, "INT", "first seed [default 0]"),
         ("out", folder, "DIR", f"folder of results [default {out}]"),
@@ -196,7 +197,7 @@ def add_common(
         group.add_argument(*flags, type=kind, nargs=nargs, metavar=metavar, help=text)
     for name, text in (
         ("overwrite", "discard the results in --out"),
-        ("list", "list all names, and which agents and methods fit"),
+        ("list", "list all names, and the agents that each method fits"),
         ("json", "with --list: as JSON"),
     ):
         group.add_argument(f"--{name}", action="store_true", help=text)
@@ -207,8 +208,8 @@ def add_devices(parser: Any) -> None:
     """Add `--devices`, which is None for `auto`, to a parser or a group."""
     parser.add_argument(
         "--devices", type=_devices, metavar="N|auto",
-        help="number of cores or accelerators that share the seeds; on CPU, results do not depend "
-        "on it "
+        help="number of cores or accelerators that share the seeds; on CPU, the number does not "
+        "change results "
         "[default auto: all]",
     )  # fmt: skip
 
@@ -242,7 +243,7 @@ def check_resumed(known: argparse.Namespace) -> None:
     """Raise ValueError for a preset of a resumed run, and for `--json` without `--list`."""
     check_listed(known)
     if known.resume is not None and known.preset is not None:
-        raise ValueError(f"--resume {known.resume} keeps its options: remove --preset")
+        raise ValueError(f"--resume {known.resume} goes on with its own options: remove --preset")
 
 
 def check_resume(args: argparse.Namespace) -> None:
@@ -303,7 +304,8 @@ def run_command(
     Args:
       parser: reports invalid input, with exit code 2.
       command: function that runs the command.
-      again: what to do after an error of the operating system, such as a full disk.
+      again: end of the message about an error of the operating system, such as a full disk, which
+        says how to continue.
 
     Returns:
       The exit code.

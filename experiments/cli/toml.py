@@ -32,8 +32,8 @@ class Options(NamedTuple):
         """Return the values of the options, or only of those in `only`, converted by `parser`.
 
         Raises:
-          ValueError: one line: an option is unknown, repeated or not allowed in files, a value is
-            invalid, or an agent, replay method or environment is not registered.
+          ValueError: an option is unknown, repeated or not allowed in files, a value is invalid, or
+            an agent, replay method or environment is not registered. The message has one line.
         """
         found = argparse.Namespace()
         try:
@@ -59,7 +59,7 @@ def read(path: Path) -> Options:
     own = content.get("grid", {})
     if not isinstance(own, dict):
         raise ValueError(
-            f"{path}: grid is not a table: write [grid], and NAME = [VALUE, VALUE] below it"
+            f"{path}: grid is not a TOML table: write [grid], and NAME = [VALUE, VALUE] below it"
         )
     settings = [f"{name}={','.join(_texts(value))}" for name, value in _flat(own)]
     content["grid"] = settings or {}

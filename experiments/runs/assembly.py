@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     """The parts of a run."""
 
     spec: EnvironmentSpec
-    environment: Environment | MakeHost  # compiled, or function that makes a batch on the host
+    environment: Environment | MakeHost  # compiled, or function that makes several on the host
     agent: Agent
     replay: Replay
 
@@ -70,10 +70,10 @@ def assemble(config: RunConfig) -> Parts:
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
-    """Return the environment, or a function that makes batches on the host, and its spec."""
+    """Return the environment, or a function that makes several on the host, and the spec."""
     if environments.is_host(config.env) and config.loop.mesh > 1:
         raise ValueError(
-            f"mesh {config.loop.mesh}: {config.env} steps on the host, and its runs have one "
+            f"mesh is {config.loop.mesh}, but {config.env} steps on the host, where a run has one "
             "device: use mesh 1, or an environment that compiles"
         )
     if not environments.is_host(config.env):
@@ -88,22 +88,22 @@ def _environment(config: RunConfig) -> tuple[Environment | MakeHost, Environment
 
 
 def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) -> None:
-    """Raise ValueError for options unsuited to frames stored once."""
+    """Raise ValueError for options that do not suit a replay that stores each frame once."""
     shapes = [x.shape for x in jax.tree.leaves(spec.obs)]
     if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(
-            "frames can be stored once only for observations that are one array, and those of "
-            f"{config.env} have {len(shapes)} arrays: give --frame-stack 0"
+            "a replay can store each frame once only if observations are one array, but those of "
+            f"{config.env} are {len(shapes)} arrays: give --frame-stack 0"
         )
     if config.loop.scale_observations and sizes.frame_stack:
         raise ValueError(
-            "--scale-observations reads whole observations, which this replay does not store: "
+            "--scale-observations reads whole observations, but this replay stores single frames: "
             "leave out --scale-observations, or give --frame-stack 0"
         )
     if sizes.frame_stack and config.loop.n_step > FRAMES_AHEAD:
         raise ValueError(
-            f"n_step is {config.loop.n_step}: with frames stored once it must be at most "
-            f"{FRAMES_AHEAD}"
+            f"n_step is {config.loop.n_step}: in a replay that stores each frame once, it must be "
+            f"at most {FRAMES_AHEAD}"
         )
     if sizes.frame_stack and (len(shapes[0]) < 2 or shapes[0][-1] != sizes.frame_stack):
         raise ValueError(
@@ -149,7 +149,7 @@ def _start(parts: Parts, config: RunConfig) -> tuple[Phases, Any]:
 
 
 def _evaluation_bytes(parts: Parts, config: RunConfig) -> tuple[int, int]:
-    """Return a lower bound of the bytes of an evaluation on device and host."""
+    """Return lower bounds of the bytes of an evaluation, on the device and on the host."""
     episodes, obs = config.loop.eval_episodes, _bytes(parts.spec.obs)
     if not isinstance(parts.environment, Environment):
         return episodes * (obs + _TALLY), episodes * (obs + _HOST_ENVIRONMENT)

@@ -1,7 +1,8 @@
 """Compiled programs: their cache between runs, and errors about memory.
 
 JAX's persistent compilation cache stores the programs. It does not change any results.
-This module sets its folder and size limit. If the default folder is unusable, nothing is cached.
+This module sets the folder and the size limit of the cache. If the default folder is unusable,
+nothing is cached.
 """
 
 import contextlib
@@ -61,7 +62,7 @@ def cache_programs(asked: Path | Literal["off"] | None) -> Iterator[None]:
 
 
 def _made(asked: Path | None) -> Path | None:
-    """Make the folder for this machine's programs; return None if the default is unusable."""
+    """Make the folder of programs for this machine; return None if the default is unusable."""
     root = asked or platformdirs.user_cache_path("jaxreplay", appauthor=False) / "compilation"
     # Machines with different instruction sets can share a home folder and JAX's key of a program,
     # and a program with unknown instructions crashes the process.
@@ -73,7 +74,7 @@ def _made(asked: Path | None) -> Path | None:
         why = error.strerror or str(error)
     if not why:
         return folder
-    line = f"compiled programs can't be kept in {root} ({why}): give another folder or off by"
+    line = f"compiled programs can't be kept in {root} ({why}): give another folder, or 'off', by"
     if asked is not None:
         raise ValueError(f"{line} --compilation-cache")
     log.say(f"{line} --compilation-cache")
@@ -91,6 +92,6 @@ def processor() -> str:
 
 
 def out_of_memory(error: Exception) -> str:
-    """Return a message with a remedy if an error reports too little memory of a device, or ""."""
+    """Return a message with a remedy if an error says that a device is out of memory, or ""."""
     line = str(error).partition("\n")[0].partition("RESOURCE_EXHAUSTED: ")[2]
     return line and f"the device is out of memory ({line}): use {_LESS_MEMORY}"

@@ -13,11 +13,11 @@ INTERRUPTED, TERMINATED = 130, 143  # exit codes in the convention of shells
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler ends the process; handlers of KeyboardInterrupt also handle this."""
+    """Raised when a scheduler ends the process; handlers of KeyboardInterrupt also handle it."""
 
 
 class Stopped(Exception):
-    """A run stopped early; the message gives the reason and how to continue.
+    """Raised when a run stops early; the message gives the reason and how to continue.
 
     Attributes:
       reason: the reason without the way to continue.
@@ -59,7 +59,7 @@ class TimeOver(Exception):
 
 @contextlib.contextmanager
 def deferred(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first signal, and raise its exception at the end of the `with` block.
+    """Call `stop` at the first signal; raise the signal's exception at the end of the `with` block.
 
     A second signal raises the exception at once. `stop` may run between any two instructions, so it
     must not wait for a lock.

@@ -129,7 +129,7 @@ class TensorBoardLog:
     def begin(self, points: Sequence[Sequence[Row]]) -> None:
         from tensorboardX import SummaryWriter  # imported here because it is slow
 
-        # Later points are those of a run that was killed after its last checkpoint, or before any.
+        # Later log points are of a run that was killed after its last checkpoint, or before any.
         purge = points[-1][0]["step"] + 1 if points else 0
         place = str(self._folder / "tensorboard")
         self._writer = SummaryWriter(place, purge_step=purge, filename_suffix=EVENTS_SUFFIX)
@@ -151,7 +151,7 @@ class TensorBoardLog:
 class WandbLog:
     """Weights & Biases: the mean over seeds of every metric, and the return of every seed.
 
-    A resumed run is another run in the same group, which has the name of the folder.
+    A resumed run becomes another W&B run in the same group. The group has the name of the folder.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:

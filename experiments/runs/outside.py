@@ -1,6 +1,7 @@
 """Methods, agents and environments of other packages, referred to by the names of their modules.
 
-Only names on the command line are imported, never those in the folder of a run.
+Only modules that the command line names are imported, never modules that only the folder of a run
+names.
 """
 
 import dataclasses
@@ -128,7 +129,7 @@ def _part_of(module: ModuleType, part: str, kind: str, known: Iterable[str]) -> 
     if not hasattr(module, part):
         names = ", ".join(known)
         raise ValueError(
-            f"module {module.__name__} holds no {part}: it is not {kind} (known: {names})"
+            f"module {module.__name__} does not define '{part}': it is not {kind} (known: {names})"
         )
     return getattr(module, part)
 

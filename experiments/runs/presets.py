@@ -23,7 +23,7 @@ class Preset(NamedTuple):
     replays: Mapping[str, Options]  # methods that the paper compares; the first is the default
     loop: Options
     sizes: Options
-    agent_with: Mapping[str, Options] = _NONE  # options of the agent that differ with a method
+    agent_with: Mapping[str, Options] = _NONE  # by method: options of the agent with this method
     # Groups of options for all methods; a method gets the groups of which it has all options.
     shared: tuple[Options, ...] = ()
     environment: Options = _NONE  # options for families of environments that have them
@@ -103,7 +103,7 @@ class Names(NamedTuple):
 
 
 def names(preset: str | None) -> Names:
-    """Return the default names of a preset or, if it is None, of the commands."""
+    """Return the default names of a preset or, if `preset` is None, of the commands."""
     if preset is None:
         return Names()
     chosen = PRESETS[preset]

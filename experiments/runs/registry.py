@@ -39,7 +39,7 @@ class AgentEntry(NamedTuple):
     """Constructor, properties and defaults of an agent.
 
     `make(config, action_space, objective)` returns the agent. `objective` is the objective of a
-    replay method; if it is left out, the agent has its own loss, without importance weights.
+    replay method; without an objective, the agent has its own loss, without importance weights.
     """
 
     config: type[Any]  # a frozen dataclass of `option` fields
@@ -346,7 +346,7 @@ def asked_of_agent(requires: Requirements) -> list[str]:
 def lacking_in_method(
     requires: Requirements, provides: Iterable[Provision], offers: Offers
 ) -> list[str]:
-    """Return the requirements of an agent that a method does not meet, in words."""
+    """Return, in words, what the agent needs from a replay method and this method lacks."""
     lacking: list[str] = sorted(offers.reads - set(provides))
     if offers.on_policy and not requires.all_new:
         lacking.append("batches of new steps only")

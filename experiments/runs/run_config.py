@@ -89,8 +89,7 @@ def check_seeds(seeds: int, seed: int) -> None:
         raise ValueError(f"seeds is {seeds}: it must be in [1, {_MOST_SEEDS:,}]")
     if not 0 <= seed <= _LARGEST_SEED - seeds:
         raise ValueError(
-            f"seed is {seed}: with {seeds} seeds from it, it must be in "
-            f"[0, {_LARGEST_SEED - seeds:,}]"
+            f"seed is {seed}: the first of {seeds} seeds must be in [0, {_LARGEST_SEED - seeds:,}]"
         )
 
 
@@ -135,7 +134,7 @@ def _section(config: Any, saved: dict[str, Any], name: str) -> Any:
 
 
 def defaults(env: str, agent: str, replay: str, preset: str | None = None) -> RunConfig:
-    """Return the default configuration of a run, or a preset's, given the names of its parts.
+    """Return the configuration of a run with default options, or with the options of a preset.
 
     Raises:
       ValueError: the names do not fit one another.

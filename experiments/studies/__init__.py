@@ -1,1 +1,1 @@
-"""Sweeps over methods, settings, tasks and seeds in as few programs as possible."""
+"""Studies of methods, settings, tasks and seeds, in as few compiled programs as possible."""

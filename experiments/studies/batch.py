@@ -1,4 +1,4 @@
-"""Training of a batch: runs of one program that execute together on one or several devices."""
+"""Training of a batch of runs of one compiled program, together on one or several devices."""
 
 import contextlib
 import time
@@ -22,7 +22,7 @@ _SHARE = 20  # smallest interval between checkpoints, as a multiple of the time 
 
 
 class BatchResult(NamedTuple):
-    """Results and failures of a batch that has ended."""
+    """Results and failures of a batch of runs that has ended."""
 
     results: list[tuple[SeededPoint, pd.DataFrame]]
     failures: list[tuple[SeededPoint, str]]
@@ -48,8 +48,8 @@ class Assignment(NamedTuple):
     stopped: Callable[[], bool]
 
 
-# Trains a task on a unit; returns None if it was stopped. A RuntimeError, ValueError or
-# EnvironmentFailed fails all batches of the job.
+# Trains an assignment on a unit; returns None if it was stopped. An EnvironmentFailed fails the
+# runs of the assignment; a RuntimeError or ValueError fails all batches of the job.
 Train = Callable[[Assignment, Any], BatchResult | None]
 
 
@@ -93,7 +93,9 @@ def train(
     every: float,
     keep: bool = False,
 ) -> Progress | None:
-    """Train the runs of a driver to the end of their schedule; return the final progress.
+    """Train the runs of a driver to the end of their schedule; return their final progress.
+
+    The result is None if training is stopped early, by `reached` or by the driver.
 
     Training continues from the checkpoint, if there is one. Writing checkpoints takes at most a
     twentieth of the time.
@@ -166,7 +168,7 @@ def train(
 
 @contextlib.contextmanager
 def _closing(driver: Driver) -> Iterator[None]:
-    """Close a driver; its runs do not fail if an environment cannot be closed."""
+    """Close a driver after the context; an environment that cannot be closed fails no run."""
     try:
         yield
     finally:
@@ -179,7 +181,7 @@ def _closing(driver: Driver) -> Iterator[None]:
 def finished(
     job: Job, runs: Sequence[SeededPoint], progress: Progress, **about: Any
 ) -> BatchResult:
-    """Return the outcome of a batch that finished training, with facts about its cost (`about`)."""
+    """Return the outcome of a batch that finished training; `about` has further facts on cost."""
     results, failures = split(runs, job.group.schedule.steps, progress.points)
     cost: dict[str, Any] = {
         "runs": {},
@@ -234,12 +236,12 @@ def _broken(metrics: Metrics) -> np.ndarray:
 
 
 def _check_frames(metrics: Metrics) -> None:
-    """Raise ValueError if sampled observations lack frames."""
+    """Raise ValueError if frames do not suffice to rebuild the sampled observations."""
     lost, odd = (metrics.get(f"replay/frames_{name}") for name in ("lost", "malformed"))
     if odd is not None and odd.any():
         raise ValueError(
-            "episodes begin with stacks that are not zero before the first frame, so frames can't "
-            "be stored once: use --frame-stack 0 and another --out"
+            "episodes begin with stacks of frames that are not zero before the first frame, so the "
+            "replay can't store each frame once: use --frame-stack 0 and another --out"
         )
     if lost is not None and lost.any():
         raise ValueError(

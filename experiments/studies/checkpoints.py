@@ -1,4 +1,4 @@
-"""Checkpoints of batches, from which interrupted studies resume.
+"""Checkpoints of batches of runs, from which interrupted studies resume.
 
 A checkpoint is one safetensors file with the metrics of all log points so far and the whole state.
 Each array has a checksum, and nothing is pickled. A finished file replaces the previous checkpoint
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
     """Progress of a batch of S runs."""
 
     points: Sequence[Metrics] = ()  # metrics of all log points so far
-    blocks: int = 0  # since the last log point, for environments on the host
+    blocks: int = 0  # of steps and updates since the last log point, for environments on the host
     seconds: float = 0.0  # elapsed time, including compilation
     compiling: float = 0.0  # seconds of compilation
     bytes: int = 0  # memory of the batch on a device while it runs
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 
 
 class Checkpoint:
-    """The checkpoint of a batch.
+    """The checkpoint of a batch of runs.
 
     Attributes:
       path: path of the file, whose name depends on all that determines the numbers of the batch,
@@ -105,7 +105,7 @@ class Checkpoint:
           The progress and the saved state, or None if there is no file.
 
         Raises:
-          Stopped: the file is damaged, or of another version; it stays as it is.
+          Stopped: the file is damaged, or another version wrote it; the file stays as it is.
         """
         if not self.path.exists():
             return None

@@ -77,7 +77,7 @@ def environment(accelerator: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def join(on: str) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one on this machine if `on` is "ray" and there is none.
+    """Connect to a cluster within a context; start one here if `on` is "ray" and there is none.
 
     Raises:
       ValueError: Ray is not installed, no cluster answers, or one of its nodes is unsuitable.
@@ -218,7 +218,7 @@ def _looked_at(on: str, address: str) -> Cluster:
 
 
 def share(accelerator: str | None, amount: float) -> dict[str, Any]:
-    """Return the option of a Ray task that uses a share of an accelerator."""
+    """Return Ray's option for a task that needs `amount` accelerators; {} on CPU cores."""
     if accelerator is None:
         return {}
     return {"num_gpus": amount} if accelerator == "GPU" else {"resources": {accelerator: amount}}
@@ -234,7 +234,7 @@ def _asked(nodes: Sequence[dict[str, Any]], accelerator: str | None) -> list[dic
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(packages: Sequence[str]) -> dict[str, Any]:
-        """Return a node's code, versions and hardware, or only "lacks", the error of an import.
+        """Return a node's code, versions and hardware, or only the error of an import ("lacks").
 
         Ray serializes a nested function by value, so that it runs on nodes without this package.
         """
@@ -296,8 +296,9 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     """
     if "lacks" in about:
         raise ValueError(
-            f"node {node} can't run this ({about['lacks']}): start Ray there with the Python of "
-            "a clone after `make` there, or submit the study with `ray job submit --working-dir`"
+            f"node {node} can't import the code ({about['lacks']}): start Ray there with the "
+            "Python of a clone after `make` there, or submit the study with "
+            "`ray job submit --working-dir`"
         )
     if about["code"] != store.code_version():
         raise ValueError(

@@ -1,8 +1,8 @@
 """Execution of a study on a Ray cluster, with one task per batch of runs.
 
-A task runs the same program, at the same width and with the same flags and number of threads, as a
-device of this machine. If its worker or node dies, Ray restarts the task elsewhere, and it resumes
-from the latest checkpoint in `Notes` and produces the same numbers.
+A task runs the same program, at the same width (number of runs) and with the same flags and number
+of threads, as a device of this machine. If its worker or node dies, Ray restarts the task
+elsewhere, and it resumes from the latest checkpoint in `Notes` and produces the same numbers.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
     key: tuple[str, str]  # unique identifier of the job
     point: Point  # first point of its group
-    traced: tuple[Place, ...]
+    traced: tuple[Place, ...]  # settings that are inputs of the program
     width: int
     code: str  # version of the code
     cache: Cache  # directory of compiled programs
@@ -59,7 +59,7 @@ class Came(NamedTuple):
 
 
 class Notes:
-    """Actor that stores the progress of batches and their latest checkpoints.
+    """Actor that stores the progress and the latest checkpoints of batches of runs.
 
     It runs on the node that started the study, so it lives as long as the study. A batch that
     restarts after the death of its node reports the same progress again, since its numbers are the
@@ -72,7 +72,7 @@ class Notes:
         self._left: dict[int, tuple[int, Any]] = {}
 
     def begin(self, batch: int) -> tuple[int, Any]:
-        """Count that a batch starts; return its number of starts, and its checkpoint or None.
+        """Count a start of a batch; return its number of starts, and its checkpoint or None.
 
         The checkpoint is a reference to the object store.
         """
@@ -115,7 +115,7 @@ class Remote:
 
     @contextlib.contextmanager
     def working(self, plan: Plan, store_: Store) -> Iterator[Train]:
-        """See `Engine`."""
+        """See `executor.Engine.working`."""
         store_.facts["versions"]["device"] = self._joined.slots[0].kind
         study, numbers, code = uuid.uuid4().hex, itertools.count(), store.code_version()
         sent = {
@@ -158,7 +158,7 @@ class Remote:
 
 
 def _watch(reference: Any, task: Assignment, number: int, notes: Any) -> bool:
-    """Report the progress of a task until it ends; return False if it is cancelled before."""
+    """Report the progress of a task until it ends or the study stops; return whether it ended."""
     known = 1
     while not ray.wait([reference], timeout=_PAUSE)[0]:
         steps, began = ray.get(notes.read.remote(number))
@@ -195,7 +195,7 @@ def _outcome(task: Assignment, reference: Any) -> BatchResult:
 
 
 def work(sent: Sent, runs: Sequence[SeededPoint], number: int, notes: Any) -> Came:
-    """Train batch `number` on a worker, which reports its progress to the actor `notes`."""
+    """Train batch `number` on a worker; report its progress to `notes`, and return its result."""
     began, left = ray.get(notes.begin.remote(number))
     node = f"{socket.gethostname()}/{_own_node()[:6]}"
     if sent.code != store.code_version():  # on a node that joined later
@@ -254,7 +254,7 @@ _last: dict[tuple[str, str], tuple[Job, Programs]] = {}  # the latest that this 
 
 
 def _made(sent: Sent) -> tuple[Job, Programs]:
-    """Return a job and its program; a process keeps only its latest program compiled."""
+    """Return a job and its compiled programs; a process keeps only those of its latest job."""
     if sent.key not in _last:
         _last.clear()
         outside.load_environment(sent.point.env)
@@ -268,7 +268,7 @@ def _made(sent: Sent) -> tuple[Job, Programs]:
 
 
 def _needs(joined: Cluster) -> dict[str, Any]:
-    """Return the options of a Ray task."""
+    """Return Ray's options for the tasks that train batches of runs."""
     needs: dict[str, Any] = {
         "num_cpus": 1,
         "max_retries": _DEATHS,

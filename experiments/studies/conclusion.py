@@ -111,7 +111,10 @@ def _draw_comparison(results: Results, study: Study, findings: Findings) -> list
 
 
 def leads_panel(results: Results) -> Panel | None:
-    """Return a panel of wins minus losses after every seed; None if the study is not sequential."""
+    """Return a panel of wins minus losses after every seed, or None.
+
+    It is None unless the study is sequential and has verdicts about arms.
+    """
     study, findings = results.study, results.findings
     if findings is None or not (study.question.until_decided and findings.rows):
         return None

@@ -10,7 +10,7 @@ from experiments.training.schedule import Schedule, schedule
 
 
 class Cost(NamedTuple):
-    """Cost of the runs of a method on a task; runs share the time of their batch equally."""
+    """Cost of the runs of a method on a task; runs that train together share the time equally."""
 
     runs: int = 0
     steps: int = 0  # agent steps
@@ -20,7 +20,7 @@ class Cost(NamedTuple):
 
 
 def by_method(store: Store) -> dict[tuple[str, str], Cost]:
-    """Return the costs by task and label, in the order of the study."""
+    """Return the cost of the runs by (task, label of the method), in the order of the study."""
     points = store.facts["points"].values()
     found = {(facts["env"], facts["replay"]): Cost() for facts in points}
     for cost in store.facts["costs"]:

@@ -21,8 +21,8 @@ from experiments.studies.options import Question, StudyOptions
 from experiments.training.schedule import schedule
 
 UNTIL_DECIDED: Literal["until decided"] = "until decided"
-BATCH = 16  # seeds between two looks, unless given
-_FEWEST = 2  # seeds of an interval
+BATCH = 16  # seeds between two looks (interim analyses), unless given
+_FEWEST = 2  # fewest seeds that give an interval
 _LABEL = r"\w[\w.-]*"  # pattern of labels of arms in files
 Options = Mapping[str, Any]  # option -> value
 Bases = Mapping[tuple[str, str], RunConfig]  # (task, label of the arm) -> configuration
@@ -60,8 +60,8 @@ class Saved:
 
     Attributes:
       bases: configuration of every arm on every task, before settings of the grid apply. The field
-        `seeds` of a configuration is the number of seeds, or the number of seeds between two looks
-        if the question is `until_decided`.
+        `seeds` of a configuration is the number of seeds or, if the question is `until_decided`,
+        the number of seeds between two looks (interim analyses).
       axes: settings of the grid.
       question: primary metric, baseline and design, fixed before anything runs.
       options: outputs of the study.
@@ -79,12 +79,16 @@ class Saved:
         """Return the primary metric on a task.
 
         Raises:
-          ValueError: If there is no metric of this name, or it needs a threshold.
+          ValueError: If no metric has the name in the question, or the metric needs a threshold and
+            the task has none.
         """
         return primary.parse(self.question.primary, self.options.threshold_of(env))
 
     def validated(self, folder: Path) -> "Study":
-        """Return the study.
+        """Return the study with validated configurations.
+
+        Args:
+          folder: folder or file of the study, which errors name.
 
         Raises:
           ValueError: If a configuration is invalid, or needs a module that is not imported.
@@ -130,10 +134,10 @@ class Study(Saved):
         Args:
           envs: names of the tasks.
           agent: name of the agent.
-          arms: arms, or names of replay methods, by label.
-          seeds: number of seeds, or "until decided".
+          arms: arms or names of replay methods by label, or a list of names, which are the labels.
+          seeds: number of seeds, or "until decided" to add seeds until every arm is decided.
           seed: the first seed.
-          preset: name of published settings, which replace the defaults; None for none.
+          preset: name of published settings, which replace the defaults, or None.
           loop: options of the training loop, such as `{"steps": 40_000}`.
           sizes: options of the replay, such as `{"batch_size": 32}`.
           agent_options: options of the agent.
@@ -142,7 +146,7 @@ class Study(Saved):
           grid: values by setting, such as `{"replay.alpha": [0.4, 0.6]}`.
           question: primary metric, baseline and design.
           options: outputs of the study.
-          claims: claims about the arms, corrected together.
+          claims: claims about the arms, whose p-values are corrected together.
 
         Raises:
           ValueError: If a name or an option is unknown, or options are incompatible.
@@ -183,7 +187,7 @@ class Study(Saved):
 
     @property
     def is_run(self) -> bool:
-        """Whether there is one arm on one task with one setting, whose seeds train together."""
+        """Whether the study is a single run: one arm on one task, without a grid or comparison."""
         return len(self.bases) == 1 and not (self.axes or self.compares)
 
     @property
@@ -203,13 +207,17 @@ class Study(Saved):
 
     @property
     def max_seeds(self) -> int:
-        """Largest number of seeds of an arm."""
+        """Largest number of seeds that an arm can get."""
         seeds = next(iter(self.bases.values())).seeds
         return max(self.question.most_seeds, seeds) if self.question.until_decided else seeds
 
     @property
     def looks(self) -> list[int]:
-        """Numbers of seeds at which arms are compared; each number is at least ten."""
+        """Numbers of seeds at which arms are compared.
+
+        A study that adds seeds compares its arms at several numbers of seeds, each at least ten.
+        Every other study compares them once.
+        """
         first = next(iter(self.bases.values())).seeds
         if not self.question.until_decided:
             return [first]
@@ -217,7 +225,7 @@ class Study(Saved):
         return [seeds for seeds in found if seeds >= FEWEST_SEEDS]
 
     def points(self) -> list[Point]:
-        """Return every arm, and the control, on every task with its settings.
+        """Return the points: every arm, and the control if any, on every task with its settings.
 
         Raises:
           ValueError: If a setting is unknown or a value is invalid.
@@ -238,7 +246,10 @@ class Study(Saved):
         labels = list(dict.fromkeys(label for _, label in self.bases))
         first, question = next(iter(self.bases.values())), self.question
         if CONTROL in labels:
-            raise ValueError(f"'{CONTROL}' is the baseline with other seeds: use another label")
+            raise ValueError(
+                f"an arm has the label '{CONTROL}', which is the baseline with other seeds: use "
+                "another label"
+            )
         if question.baseline is not None and question.baseline not in labels:
             raise ValueError(
                 f"baseline '{question.baseline}' is not an arm: use one of {', '.join(labels)}"
@@ -278,7 +289,7 @@ class Study(Saved):
         labels = {label for _, label in self.bases}
         for claim in (claim for own in self.claims.values() for claim in own):
             for label in claim.labels:
-                # A size of the study may lack some replay ratios of the claims.
+                # A study may lack some of the replay ratios ("_every4") that its claims name.
                 if label not in names and label.partition("_every")[0] not in labels:
                     raise ValueError(
                         f"claim '{claim.says}' names the arm '{label}', which the study does not "
@@ -287,13 +298,13 @@ class Study(Saved):
             envs = [env for env in self.envs if claim.where.get("env", env) == env]
             if not envs:
                 raise ValueError(
-                    f"claim '{claim.says}' has where={claim.where}, which is not a task of the "
-                    f"study: use one of {', '.join(self.envs)} as env"
+                    f"claim '{claim.says}' has where={claim.where}, but its task is not in the "
+                    f"study: use one of {', '.join(self.envs)} as 'env'"
                 )
             if claim.least and len(envs) > 1:
                 raise ValueError(
-                    f"claim '{claim.says}' has a least effect, whose unit is that of one task, but "
-                    "is about several tasks: name one task as env in where"
+                    f"claim '{claim.says}' has a 'least' effect, in the unit of a single task, but "
+                    "is about several tasks: name one task as 'env' in its 'where'"
                 )
             for env, pair in itertools.product(envs, claim.pairs) if not claim.across else ():
                 both = [points.get((env, label)) for label in pair]
@@ -328,7 +339,7 @@ class Study(Saved):
         return bases
 
     def to_json(self) -> dict[str, Any]:
-        """Return nested plain values."""
+        """Return the study as nested plain values."""
         bases: dict[str, dict[str, Any]] = {}
         for (env, label), config in self.bases.items():
             bases.setdefault(env, {})[label] = config.to_json()
@@ -345,9 +356,9 @@ class Study(Saved):
 
 
 def from_json(saved: Any) -> Saved:
-    """Read the value of `Study.to_json`, which may come from another person's folder.
+    """Return the study of a value of `Study.to_json`, perhaps from another person's folder.
 
-    No part of it is run, and no module that it names is imported.
+    No part of the value is run, and no module that it names is imported.
 
     Raises:
       ValueError: If a field is missing, unknown, or of the wrong type.
@@ -366,7 +377,10 @@ def from_json(saved: Any) -> Saved:
             raise ValueError("it has no arm")
         for (env, label), config in bases.items():
             if config["env"] != env or not re.fullmatch(_LABEL, label):
-                raise ValueError(f"'{env}' and '{label}' are not the names of its configuration")
+                raise ValueError(
+                    f"task '{env}', arm '{label}': the label is invalid, or the configuration is "
+                    "that of another task"
+                )
     except (AttributeError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{error}") from None
     return Saved(bases, tuple(axes), question, options, claims)
@@ -381,7 +395,7 @@ def configure(
       arm: the arm.
       env: name of the task.
       agent: name of the agent, unless the arm has its own.
-      preset: name of published settings, which replace the defaults; None for none.
+      preset: name of published settings, which replace the defaults, or None.
       shared: options of all arms by section: loop, sizes, env_options, agent_options and
         replay_options.
 
@@ -443,8 +457,8 @@ def _on_updates(point: Point) -> list[str]:
     if updates >= FEWEST_UPDATES:
         return []
     return [
-        f"{point.label} learns from at most {max(updates, 0)} evaluations, and counts as tested "
-        f"from {FEWEST_UPDATES} on, which a lower observe_every gives"
+        f"{point.label} learns from at most {max(updates, 0)} evaluations, but counts as tested "
+        f"only from {FEWEST_UPDATES} evaluations on: use a lower observe_every"
     ]
 
 

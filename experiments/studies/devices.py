@@ -1,8 +1,8 @@
-"""Devices of a study, and the memory of batches on them.
+"""Devices of a study, and the memory that its batches of runs take.
 
-A small program is not faster on several cores, because the overhead of distributing its work is
-larger than the gain. Several single-threaded programs are faster. They are one compiled program
-that several threads call; XLA executes the calls concurrently, even on one device.
+A small compiled program is not faster on several cores, because the overhead of distributing its
+work is larger than the gain. Several single-threaded calls of the program are faster: several
+threads call it, and XLA executes the calls concurrently, even on one device.
 """
 
 import math
@@ -18,7 +18,7 @@ from experiments.runs.assembly import device_bytes
 
 _SHARE = 0.8  # usable share of free memory; the rest is for temporary arrays of programs
 _MAX_PROGRAMS = 8
-_MIN_SEEDS = 2  # per program; with a single seed, the time per seed is 25 % longer
+_MIN_SEEDS = 2  # per call of a program; with a single seed, the time per seed is 25 % longer
 
 
 class Slot(NamedTuple):
@@ -31,11 +31,11 @@ class Slot(NamedTuple):
 
 
 Device = jax.Device | Slot
-Unit = tuple[Device, ...]  # devices that train a batch together
+Unit = tuple[Device, ...]  # devices that train a batch of runs together
 
 
 def width_of(seeds: int) -> int:
-    """Return the number of seeds per program on CPU, where 1, 2, 4 or 8 programs share `seeds`.
+    """Return the seeds per call of a program on CPU, where 1, 2, 4 or 8 calls share `seeds`.
 
     The result depends only on the number of seeds, never on the machine, so that each seed gives
     the same numbers bit for bit on one core and on eight.
@@ -115,7 +115,7 @@ def _free_memory() -> int:
 
 
 class Budget:
-    """Memory shared by batches; a batch waits until enough of it is free."""
+    """Memory that batches of runs share; a batch waits until enough memory is free."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._left = limit, limit
@@ -126,7 +126,7 @@ class Budget:
         """Reserve `size` bytes for the context, once they are free.
 
         Raises:
-          ValueError: `size` is above the limit.
+          ValueError: `size` is above the limit of the budget.
         """
         if size > self._limit:
             raise ValueError(

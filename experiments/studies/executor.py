@@ -1,8 +1,8 @@
 """Execution of the missing runs of a study by the devices of this machine or of a Ray cluster.
 
-There is one queue of batches. Each device executes whole programs. If a program were partitioned
-over several devices, XLA would optimize it differently, and the last digits of its numbers would
-depend on the number of devices.
+There is one queue of batches of runs. Each device executes whole compiled programs. If a program
+were partitioned over several devices, XLA would optimize it differently, and the last digits of its
+numbers would depend on the number of devices.
 """
 
 import contextlib
@@ -35,17 +35,17 @@ from experiments.studies.store import KEYS, SeededPoint, Store, code_version
 from experiments.training.drivers import Programs
 
 _PROGRAMS = 16  # least number of compiled programs to keep
-_PAUSE = 0.05  # seconds between two looks for signals and finished tables
+_PAUSE = 0.05  # seconds between two checks for signals, and for results to write
 
 
 class Engine(Protocol):
-    """Units of devices, each of which trains one batch at a time."""
+    """Units of devices, each of which trains one batch of runs at a time."""
 
     units: Sequence[Unit]
     stops: str  # when batches stop after Ctrl-C
 
     def working(self, plan: Plan, store: Store) -> contextlib.AbstractContextManager[Train]:
-        """Return a context with the function that trains batches of a plan."""
+        """Return a context manager that yields the function that trains batches of a plan."""
         ...
 
 
@@ -54,9 +54,9 @@ def open_engine(where: Where, cache: Cache, keep: bool = False) -> Iterator[Engi
     """Open the engine that `where` selects, as a context.
 
     Args:
-      where: place and limits.
-      cache: folder of compiled programs.
-      keep: whether to keep the last checkpoint of every batch.
+      where: place and limits of the execution.
+      cache: folder of compiled programs, "off", or None for the default.
+      keep: whether to keep the last checkpoint of every batch of runs.
 
     Raises:
       ValueError: the engine is unavailable, or has fewer devices than `where` asks for.
@@ -89,7 +89,7 @@ class Here:
 
     @contextlib.contextmanager
     def working(self, plan: Plan, store: Store) -> Iterator[Train]:
-        """See `Engine`."""
+        """See `Engine.working`."""
         code = code_version()  # parses files, which threads must not do at the same time
         if devices.is_cpu(plan.units[0][0]):  # cores share the host's memory
             budgets = dict.fromkeys(plan.units, Budget(plan.limit))
@@ -121,7 +121,7 @@ def carry_out(
     diverged: str = "",
     deadline: float = math.inf,
 ) -> None:
-    """Execute the missing runs of a study and store every batch when it ends.
+    """Execute the missing runs of a study; store the results of each batch of runs when it ends.
 
     Args:
       plan: missing runs and devices.
@@ -166,7 +166,7 @@ def check_failed(store: Store) -> None:
 
 
 class _Board:
-    """Queue of pending batches, with a worker for each unit of devices.
+    """Queue of pending batches of runs, with a worker for each unit of devices.
 
     Workers are threads, except that environments on the host step in the main thread, as some
     environments require. Workers enqueue calls that change the store and write logs. One further
@@ -322,7 +322,7 @@ class _Board:
     def _task(
         self, tell: Callable[[str, int], None], job: Job, runs: tuple[SeededPoint, ...]
     ) -> Assignment:
-        """Return a batch as a task that reports its new agent steps."""
+        """Return a batch of runs as an assignment, which reports its steps and log points."""
         before, logged = 0, None
 
         def reached(steps: int, progress: Progress | None) -> bool:
@@ -360,7 +360,7 @@ class _Board:
     def _begin(
         self, job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
     ) -> None:
-        """Begin the logs after the log points of a checkpoint."""
+        """Begin the logs with the log points of ended runs and of a batch's checkpoint."""
         earlier = [*ended_rows(self._store), *_rows(job, runs, known, points)]
         for log in self._logs:
             log.begin(earlier)
@@ -378,7 +378,7 @@ class _Board:
             self._check_divergence(job, rows)
 
     def _check_divergence(self, job: Job, rows: Sequence[Row]) -> None:
-        """Print a line about seeds that diverged, or raise Stopped if that should stop the run."""
+        """Print a line about new diverged seeds, or raise Stopped if divergence stops the run."""
         seeds = set(diverged_seeds(pd.DataFrame(rows))) - self._diverged
         if not seeds:
             return
@@ -395,7 +395,7 @@ class _Board:
 
 
 def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
-    """Return a row per run for each log point of runs that have ended; other seeds are missing."""
+    """Return, for each log point, one row per run that has ended; other seeds have no row."""
     if store.table.empty:
         return []
     metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])
@@ -410,7 +410,7 @@ def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
 def _rows(
     job: Job, runs: Sequence[SeededPoint], known: int, points: Sequence[Metrics]
 ) -> list[list[dict[str, Any]]]:
-    """Return a row per run for each log point after the first `known` log points."""
+    """Return, for each of the log points, one row per run; `known` log points came before."""
     steps = job.group.schedule.steps
     return [
         [

@@ -25,7 +25,7 @@ def baseline_of(configs: Mapping[str, RunConfig]) -> str:
 
 
 def learns_from(config: RunConfig) -> EpisodeReturns | None:
-    """Return the kind of returns that the sampler of a run learns from, or None."""
+    """Return which returns the sampler of a run learns from: "evaluation", "training" or None."""
     return _sampler(config).requires.episode_returns
 
 
@@ -52,14 +52,14 @@ def replay_ratio(config: RunConfig) -> str:
 
 
 def prioritises(config: RunConfig) -> bool:
-    """Return whether the gate expects the draws of a run to differ from uniform draws."""
+    """Return whether an arm counts as tested only if its draws differ from uniform draws."""
     sampler = _sampler(config)
-    # Parts of a batch with roles are drawn differently, so their mixture is not evidence.
+    # If the parts of a batch have roles, each is drawn by another rule: the mixture is no evidence.
     return not sampler.is_uniform and "roles" not in sampler.provides
 
 
 def shared_settings(config: RunConfig) -> dict[str, Any]:
-    """Return all options that arms must share.
+    """Return all options that arms must share, by name, such as "loop.steps".
 
     Options of the agent are not included. Within a study, they differ only if a preset or an arm
     sets them, and then they are part of the arm.

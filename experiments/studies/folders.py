@@ -1,7 +1,7 @@
 """Preparation, emptying and locking of the folder of a study or a plot.
 
-A folder is ours if it has the JSON file of its kind. Files are removed only from folders that are
-ours, and only if they have names that this package gives.
+A folder is ours if it has the JSON file of a study or a plot. Files are removed only from folders
+that are ours, and only if they have names that this package gives.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def check(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> No
 
 
 def prepare(out: Path, kind: Kind, *, resume: bool = False, overwrite: bool) -> None:
-    """Make the folder of a study; unless the study is resumed, delete files of an earlier study.
+    """Make the folder of a study or plot; unless `resume`, delete the files of an earlier one.
 
     Raises:
       ValueError: as `check`.
@@ -159,7 +159,8 @@ def _check_path(out: Path) -> None:
 def _ours(out: Path, kind: Kind, left: bool = False) -> Iterator[Path]:
     """Yield the files and links in a folder that have our names; do not follow links.
 
-    With `left`, yield instead the temporary files of such names that killed processes left.
+    With `left`, yield instead the temporary files that killed processes left when they wrote files
+    with our names.
     """
     names = re.compile("|".join(_FILES[kind]))
     for name in _FOLDERS:

@@ -13,7 +13,7 @@ from experiments.runs.run_config import PREFIXES, SECTIONS, RunConfig, shown_val
 from jaxreplay.option import Option, options_of
 
 _MOST_POINTS = 100_000
-_COMMON = ("seeds", "seed", "envs", "env", "replays", "replay", "agent")  # no settings of runs
+_COMMON = ("seeds", "seed", "envs", "env", "replays", "replay", "agent")  # not settings of the grid
 
 
 class Axis(NamedTuple):
@@ -66,12 +66,12 @@ LEARN_EVERY = Place("loop", "learn_every")
 
 
 def table_value(value: Any) -> Any:
-    """Return a setting's value in a table: a number, or else text."""
+    """Return the value of a setting as the table of results stores it: a number, or else text."""
     return value if type(value) in (int, float) else shown_value(value)
 
 
 def read_axis(text: str) -> Axis:
-    """Read `NAME=VALUE,VALUE` as an argparse `type`; spaces separate the parts of one value.
+    """Read `NAME=VALUE,VALUE` (argparse `type`); a value may have parts, as in "64 64".
 
     Raises:
       ArgumentTypeError: the name or a value is missing.
@@ -101,16 +101,16 @@ def expand(
       together: whether the n-th values of all axes make a point, instead of all combinations.
 
     Raises:
-      ValueError: a setting is unknown or repeated, a value is invalid, axes that belong together
-        differ in the number of values, or a combination of values is repeated.
+      ValueError: a setting is unknown or repeated, a value is invalid, `together` is True and axes
+        differ in their number of values, or a combination of values is repeated.
     """
     check_names(axes, bases)
     lengths = {axis.name: len(axis.texts) for axis in axes}
     if together and len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise ValueError(
-            "together combines the n-th values of all settings, but settings have different "
-            f"numbers of values ({counts}): give equally many"
+            "'together' combines the n-th values of all settings, but settings have different "
+            f"numbers of values ({counts}): give every setting equally many"
         )
     join = zip if together else itertools.product
     count = sum(
@@ -189,9 +189,12 @@ def check_fixed(
 def lacking(
     axes: Sequence[Axis],
     bases: Mapping[tuple[str, str], RunConfig],
-    instead: str = "run once without it",
+    instead: str = "these run once without it",
 ) -> list[str]:
-    """Return remarks on settings that some methods or tasks lack, and their effect."""
+    """Return a remark on each setting that some methods or tasks lack.
+
+    `instead` says, in the words of the remark, what these methods or tasks do.
+    """
     remarks = []
     for axis in axes:
         scope = axis.name.rpartition(".")[0]
@@ -210,7 +213,7 @@ def lacking(
 def base_points(
     points: Sequence[Point], bases: Mapping[tuple[str, str], RunConfig]
 ) -> dict[str, dict[str, str]]:
-    """Return the points that equal their method's base: task -> label -> the point's id."""
+    """Return the ids of points with their method's configuration in `bases`, by task and label."""
     found: dict[str, dict[str, str]] = {}
     for point in points:
         if point.config == bases.get((point.env, point.label)):

@@ -29,7 +29,7 @@ from experiments.studies.definition import Study
 from experiments.studies.grid import LEARN_EVERY, Point
 from experiments.studies.store import Store
 
-_FEWEST = 2  # seeds of a comparison
+_FEWEST = 2  # fewest seeds of a comparison
 _PLANNED = 12  # claims for which the seeds still needed are simulated after each look
 
 
@@ -62,13 +62,13 @@ class Findings(NamedTuple):
 
     @property
     def claimed(self) -> list[Verdict]:
-        """The verdicts about claims that could be asked."""
+        """The verdicts about the claims for which there are results."""
         answers = (verdict for family in self.families.values() for verdict in family)
         return [verdict for verdict in answers if verdict.looks]
 
     @property
     def undecided(self) -> dict[str, Verdict]:
-        """Verdicts that further seeds can decide in a sequential design, without the control's."""
+        """Verdicts, except the control's, that further seeds can decide in a sequential design."""
         arms = {
             verdict.label: verdict
             for verdict in self.rows
@@ -257,7 +257,10 @@ class _Results:
     def judge(
         self, claims: Sequence[Claim], pairs_of: Callable[[Claim], verdicts.Pairs], plan: bool
     ) -> list[Verdict]:
-        """Return the verdicts about a family of claims, by the question of the study."""
+        """Return the verdicts about a family of claims, with the options of the study's question.
+
+        With `plan`, the seeds that undecided claims still need are estimated.
+        """
         question = self._study.question
         looks = self._study.looks if question.until_decided else None
         return verdicts.judge(claims, pairs_of, looks, question.margin, question.ungated, plan)
@@ -286,7 +289,9 @@ class _Results:
         return [contrast(pairs[k : k + 2], end) for k in range(0, len(pairs), 2)]
 
     def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
-        """Return the runs of a point.
+        """Return the runs of a point with their values of a metric.
+
+        With `across`, the settings that arms must share are left out of the runs.
 
         Raises:
           NotAsked: the runs do not have the metric.
@@ -299,7 +304,7 @@ class _Results:
     def _make_runs(self, point: Point, metric: str, across: bool) -> Runs:
         frame, made, config = self._frames[point.id], self._made[point.id], point.config
         options, env, warmup = self._study.options, point.env, config.loop.warmup
-        # A claim about the effective buffer is about the gate itself.
+        # A claim about the effective buffer tests what the gate checks: these checks are left out.
         gated = metric != f"{MEAN}replayed/effective_buffer"
         unit = "" if metric.startswith(MEAN) else primary.parse(metric, threshold=0.0).unit
         return Runs(
@@ -326,7 +331,10 @@ def findings_of(results: Store, study: Study, other_code: bool = False) -> Findi
 
 
 def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
-    """Return the metrics of the points that can be judged, by id, up to each one's latest look."""
+    """Return the metrics of the points that can be judged, by id of the point.
+
+    The metrics include the seeds up to the point's latest look (interim analysis).
+    """
     frames, judged = results.frames(), {}
     for point in study.points():
         if point.id not in frames:
@@ -343,12 +351,16 @@ def judged_frames(results: Store, study: Study) -> dict[str, pd.DataFrame]:
 def next_look(
     study: Study, findings: Findings | None, failed: Collection[str] = ()
 ) -> tuple[int, list[str]] | None:
-    """Return the next number of seeds and the ids of the points that need them; None at the end.
+    """Return the number of seeds of the next look (interim analysis), and the points it needs.
 
     Args:
       study: a sequential study.
       findings: results of the latest look, or None before the first.
       failed: ids of points with failed runs; claims about them get no further seeds.
+
+    Returns:
+      The number of seeds and the ids of the points that need them, or None if there is no next
+      look.
     """
     points = study.points()
     if findings is None:

@@ -21,7 +21,8 @@ class Question(Config):
 
     primary: str = option(
         "auc",
-        "metric that decides: auc, final, last_K of K evaluations, best, steps_to_threshold",
+        "metric that decides: auc, final, last_K (mean of last K evaluations), best or "
+        "steps_to_threshold",
     )
     baseline: str | None = option(
         None,
@@ -33,13 +34,13 @@ class Question(Config):
     )
     ungated: str | None = option(
         None,
-        "reason, in words, for judging also arms that do not test their method; none: do not "
-        "judge them",
+        "judge also arms that do not test their method, for this reason, which the results record; "
+        "none: do not judge these arms",
     )
     until_decided: bool = option(
         False,
-        "add seeds in batches of --seeds until every arm is decided, by a test that is valid at "
-        "every look; false: train --seeds seeds and test once",
+        "add --seeds seeds at a time until a test that is valid at every look (interim analysis) "
+        "decides every arm; false: test once, at --seeds seeds",
     )
     most_seeds: int = option(
         256,
@@ -60,41 +61,42 @@ class Question(Config):
         """Raise ValueError if `ungated` is given without a reason."""
         if self.ungated is not None and len(self.ungated.split()) < 2:
             raise ValueError(
-                "ungated is the reason for judging arms that test nothing: give it in words, or "
-                "leave it out"
+                "ungated gives no reason in words: write why arms that do not test their method "
+                "are judged, or leave ungated out"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class StudyOptions(Config):
-    """Outputs of a study, and the number of runs in a program."""
+    """Outputs of a study, and the number of runs in a call of a compiled program."""
 
     threshold: float | None = option(
         None,
-        "return that counts as solved; none: the environment's own, if any. Arms are not tested if "
-        "agents get less than a tenth of the way to this return",
+        "return at which a task counts as solved; none: the environment's own, if any. An arm "
+        "counts as not tested if agents get less than a tenth of the way to this return",
         at_most=1e12,
     )
     keep: tuple[str, ...] | None = option(
-        None, "metrics that the table keeps besides eval_return; none: all"
+        None, "metrics that the table of results keeps besides eval_return; none: all"
     )
     digits: int = option(
         9,
-        "significant digits of the metrics in the table besides eval_return; nine distinguish all "
-        "float32 numbers",
+        "significant digits of the metrics in the table of results besides eval_return; nine "
+        "distinguish all float32 numbers",
         at_least=3,
         at_most=9,
     )
     thin: int = option(
         1,
-        "keep one in so many log points in the table, and every evaluation that differs from the "
-        "one before it",
+        "keep only every n-th log point in the table of results, where n is this number, and every "
+        "evaluation that differs from the evaluation before it",
         at_least=1,
     )
     width: int | None = option(
         None,
-        "number of runs in a program; none: on CPU, as many as experiments.train uses for this "
-        "number of seeds, so that results are the same; on accelerators, as many as fit",
+        "number of runs that one call of a compiled program trains; none: on CPU, as many as "
+        "experiments.train uses for this number of seeds, so that results are the same; on "
+        "accelerators, as many as fit",
         at_least=1,
     )
     defaults: bool = option(False, "also run every method without the settings of the grid")
@@ -110,7 +112,7 @@ class StudyOptions(Config):
         return THRESHOLDS.get(env) if self.threshold is None else self.threshold
 
     def good_return_of(self, env: str) -> float | None:
-        """Return the return of a good agent on a task: the threshold, if any, or a known return."""
+        """Return the return of a good agent on a task: the threshold, a known return, or None."""
         threshold = self.threshold_of(env)
         return GOOD_RETURNS.get(env) if threshold is None else threshold
 
@@ -165,11 +167,12 @@ class Where(Config):
 
 @dataclasses.dataclass(frozen=True)
 class RunOutput(Config):
-    """Outputs of a single run while it trains; --resume needs them again."""
+    """Outputs of a single run while it trains; with --resume, these options must be repeated."""
 
-    tensorboard: bool = option(True, "write TensorBoard events; give it again with --resume")
+    tensorboard: bool = option(True, "write TensorBoard events; repeat this option with --resume")
     wandb: bool = option(
-        False, "log to Weights & Biases (WANDB_MODE=offline works); give it again with --resume"
+        False,
+        "log to Weights & Biases (WANDB_MODE=offline works); repeat this option with --resume",
     )
     stop_on_divergence: bool = option(
         False, "end a run if, between two log points, no loss or no gradient of a seed was finite"

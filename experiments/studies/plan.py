@@ -1,4 +1,4 @@
-"""The plan of a study: its programs, and the batches in which their runs execute."""
+"""The plan of a study: its compiled programs, and the batches of runs that execute together."""
 
 import math
 from collections import Counter
@@ -15,14 +15,14 @@ from experiments.studies.store import SeededPoint
 
 
 class Job(NamedTuple):
-    """The missing runs of one program."""
+    """The missing runs of one compiled program."""
 
     group: Group
     runs: tuple[SeededPoint, ...]
     width: int  # number of runs in one call of the program
     size: int  # number of runs in a batch, whose log points all come at the same time
     run_bytes: int  # size of the state of one run
-    together: bool = False  # whether the batch has all runs, on any number of devices
+    together: bool = False  # whether one batch has all runs, on any number of devices
 
     @property
     def batches(self) -> list[tuple[SeededPoint, ...]]:
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Estimated time of all runs one after another, from past rates."""
+        """Estimated seconds of all runs one after another, from rates measured in the past."""
         own = Counter(point.id for point, _ in self.runs)
         points = {point.id: point.config for point, _ in self.runs}
         return sum(rates.seconds(points[i]) * n / points[i].seeds for i, n in own.items())
@@ -72,13 +72,13 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of all states at once if every unit trains the largest batch."""
+        """Bytes of all states at once if every unit trains the largest batch."""
         largest = max((job.size * job.run_bytes for job in self.jobs), default=0)
         return largest * min(len(self.units), self.batches)
 
     @property
     def minutes(self) -> float:
-        """Estimated duration of the whole plan, from past rates."""
+        """Estimated minutes of the whole plan, from rates measured in the past."""
         devices = sum(map(len, self.units[: self.batches]))
         calls = sum(math.ceil(len(job.runs) / job.width) for job in self.jobs)
         seconds = sum(rates.COMPILING + job.seconds for job in self.jobs)
@@ -123,7 +123,7 @@ def make(
 
     Args:
       groups: groups of the study's points; missing runs of other points are left out.
-      missing: points and seeds.
+      missing: points and seeds of the missing runs.
       units: devices to use.
       width: number of runs in a call of a program; by default, chosen from the devices.
       limit: GB of memory that all runs together may use; None means four fifths of the free memory.
@@ -143,8 +143,8 @@ def make(
             continue
         on_cpu, total = platform == "cpu", sum(map(len, units))
         planned = sum(point.config.seeds for point in group.points)
-        # Of all runs, not of the missing ones, so that checkpoints fit when a study resumes.
-        calls = 1 if group.kind is Kind.MESH else total  # at the same time
+        # `planned` counts all runs, not only missing ones, so that checkpoints fit after a resume.
+        calls = 1 if group.kind is Kind.MESH else total  # calls of the program at the same time
         if width is not None:
             own = min(width, planned)
         elif on_cpu:

@@ -1,4 +1,4 @@
-"""Grouping of a study's points by shared programs, which tracing determines.
+"""Groups of a study's points that share a compiled program, as tracing determines.
 
 A number in the grid becomes an input of the program if the program can be traced with an abstract
 value. If the number determines a shape, a length or a branch in Python, tracing fails, and each of
@@ -80,11 +80,12 @@ class Kind(enum.Enum):
 
 
 class Group(NamedTuple):
-    """Points that share a program."""
+    """Points of a study that share a compiled program."""
 
     points: tuple[Point, ...]
     traced: tuple[Place, ...]  # settings that are inputs of the program
-    # `init` takes a key and the inputs, or a key; None for environments on the host.
+    # `init` takes a key and the inputs, or only a key if there are no inputs. The program is None
+    # for environments on the host.
     program: Program | None
 
     @property
@@ -142,7 +143,7 @@ def grouped(points: Sequence[Point]) -> list[Group]:
 
 
 def _split(points: Sequence[Point], candidates: Sequence[Place]) -> list[Group]:
-    """Return groups of points that differ only in the candidates."""
+    """Divide points that differ only in the candidates into groups that share a program."""
     settings = [point.settings for point in points]
     candidates = [p for p in candidates if len({own[p] for own in settings}) > 1]
     traced = _traceable(points[0].config, candidates)
@@ -233,7 +234,7 @@ def with_inputs(config: RunConfig, places: Sequence[Place]) -> Program:
 
 
 def example(config: RunConfig, places: Sequence[Place]) -> Any:
-    """Return shapes and dtypes of the argument of `init` for a program with these inputs."""
+    """Return shapes and dtypes of the argument of `init` for a program with inputs at `places`."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     if not places:
         return key
@@ -326,7 +327,7 @@ def _program(config: RunConfig) -> Program:
 
 
 def _candidates(points: Sequence[Point]) -> list[Place]:
-    """Return the settings of the points that are single numbers."""
+    """Return the settings of the points whose values are single numbers."""
     first = points[0]
     return [
         place
@@ -336,7 +337,7 @@ def _candidates(points: Sequence[Point]) -> list[Place]:
 
 
 def _must_differ(point: Point) -> list[Any]:
-    """Return the task, label and settings that can never be inputs of a program."""
+    """Return the task, label and settings of a point that can never be inputs of a program."""
     fixed = [point.env, point.label]
     for place, value in point.settings.items():
         if value is None or _kind(point.config, place) is None:

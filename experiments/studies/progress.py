@@ -12,9 +12,9 @@ _PAUSE = 5.0  # seconds between two plain lines
 
 
 class Bar:
-    """Agent steps of all runs, the current programs and the time left.
+    """Progress bar with the agent steps of all runs, the current programs and the time left.
 
-    They are shown as a progress bar, or in plain lines without a terminal.
+    Without a terminal, plain lines show the same.
     """
 
     def __init__(self, steps: int, runs: int) -> None:
@@ -53,7 +53,7 @@ class Bar:
         self._show()
 
     def shows(self, result: str) -> None:
-        """Set the latest result in words."""
+        """Set the text of the latest result, such as "return 200.0"."""
         self._result = result
 
     def ended(self, runs: int, failed: int) -> None:

@@ -174,7 +174,7 @@ class Results:
         return groups
 
     def point_settings(self, point: str) -> str:
-        """Return the varying settings of a point in words."""
+        """Return in words the values that a point has of the settings with several values."""
         settings = self.store.facts["points"][point]["settings"]
         own = {name: value for name, value in settings.items() if name in self.settings}
         return ", ".join(f"{name} {shown_value(value)}" for name, value in own.items()) or "-"
@@ -255,11 +255,11 @@ def _so_far(path: Path) -> pd.DataFrame:
 def read(folder: Path) -> Results:
     """Read the results in a folder.
 
-    Verdicts are computed from the table. They are left out if an arm has a method of another
-    package that has not been imported.
+    Verdicts are computed from the table of runs. They are left out if an arm has a method of
+    another package that has not been imported, or if a saved value is invalid.
 
     Raises:
-      ValueError: a file is damaged, no run has ended yet, or the runs lack the metric.
+      ValueError: a file is damaged, no run has ended yet, or the runs lack the primary metric.
     """
     found = store.read(folder)
     if found.frame.empty:

@@ -1,4 +1,4 @@
-"""Runs read from their folders, for a page or a plot, and the page of runs.
+"""Reading of runs from their folders, for an HTML page or a plot, and the HTML page of runs.
 
 The environments and methods of the runs need not be installed. Unfinished runs are read up to their
 last log point.

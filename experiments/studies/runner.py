@@ -1,6 +1,6 @@
 """Execution of a study: plan, train and judge, repeatedly in a sequential design.
 
-A run is a study of one arm on one task with one setting.
+A run is a study of one arm on one task with one combination of settings.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def run(
       cache: folder of compiled programs, "off", or None for the default.
       dry_run: whether to report the plan only.
       show: whether to write the tables and figures, and to print the tables.
-      again: words of messages on how to continue; "" means that messages name `--resume`.
+      again: text in messages that says how to continue; "" means that they name `--resume`.
       output: outputs of a single run while it trains, or None. With outputs, all seeds train
         together and have the same log points.
 
@@ -146,7 +146,7 @@ class _Work:
         self._made: tuple[Sequence[SeededPoint], list[tuple[plan.Plan, Engine]]] | None = None
         self.points = study.points()
         if len(self.points) > _MANY:
-            say(f"checking {plan.count(len(self.points), 'point')}")
+            say(f"checking {plan.count(len(self.points), 'point')} of the grid")
         with waiting("tracing the programs"):
             for point in self.points:
                 if (where.device_count or math.inf) < (mesh := point.config.loop.mesh):
@@ -196,7 +196,10 @@ class _Work:
         return findings
 
     def _until_decided(self) -> Findings | None:
-        """Train seeds from look to look; arms with failed runs get no further seeds."""
+        """Train the seeds of one look (interim analysis) after the other; return the verdicts.
+
+        Arms with failed runs get no further seeds.
+        """
         findings, by_id = None, {point.id: point for point in self.points}
         while True:
             failed = {name.rpartition(" seed ")[0] for name in self.results.facts["failed"]}
@@ -219,7 +222,7 @@ class _Work:
             executor.carry_out(jobs, self.results, engine, logs, stops, self._deadline)
 
     def _plans(self, runs: Sequence[SeededPoint]) -> list[tuple[plan.Plan, Engine]]:
-        """Return the plan of the runs of each kind, if any.
+        """Return a plan and its engine for each kind of runs, if there are runs of the kind.
 
         The log points of a single run are shown as they come, so its seeds train together.
         """
@@ -236,7 +239,7 @@ class _Work:
         return plans
 
     def _begun(self, made: tuple[plan.Plan, Engine]) -> int:
-        """Return the number of runs with a checkpoint."""
+        """Return the number of runs in a plan that have a checkpoint."""
 
         def saved(job: plan.Job, runs: Sequence[SeededPoint]) -> bool:
             return Checkpoint(self.results.folder, *decided_by(job, runs)).path.exists()
@@ -251,7 +254,7 @@ class _Work:
         return executor.Here(devices.choose(), self.where)
 
     def _planned(self) -> list[str]:
-        """Return the expected seeds and device time of a claim, by its share of won pairs."""
+        """Return lines on the seeds and time that decide a claim, by the share of won pairs."""
         sizes = [len(claims) for claims in self.study.claims.values()]
         members = judge.members_of(self.study, self.points)
         arms = [own for name, own in members.items() if name != own.baseline]
@@ -272,12 +275,12 @@ class _Work:
             elif seeds is not None:
                 lines.append(
                     f"  {seeds:,} seeds decide with 80 % probability about an arm that wins "
-                    f"{100 * share:g} % of the pairs, {in_words(seeds * seconds / 60)} of a device"
+                    f"{100 * share:g} % of the pairs, {in_words(seeds * seconds / 60)} on a device"
                 )
         return lines
 
     def _expected(self, findings: Findings) -> list[str]:
-        """Return the expected number of seeds and hours after a look."""
+        """Return lines on the further seeds and device time that undecided verdicts need."""
         made, ended, lines = self.results.made(), self.results.ended(), []
         for need in findings.undecided.values():
             if need.expected is None:
@@ -289,7 +292,7 @@ class _Work:
             more = need.expected - need.seeds
             lines.append(
                 f"  {need.label}: about {more:,} more seeds decide with 80 % probability, "
-                f"{in_words(more * seconds / 60)} of a device"
+                f"{in_words(more * seconds / 60)} on a device"
             )
         return lines
 
@@ -306,7 +309,7 @@ def _logs(results: Store, study: Study, output: RunOutput) -> list[Log]:
 
 
 def _progress(study: Study, findings: Findings, seeds: int) -> list[str]:
-    """Return lines that describe the arms or claims after a look."""
+    """Return lines that describe the arms or claims after a look (interim analysis)."""
     if study.claims:
         claims, left = sum(map(len, study.claims.values())), findings.undecided
         lines = [f"{len(left)} of {claims} claims are undecided after {seeds} seeds"]

@@ -62,7 +62,7 @@ class Store:
     """The results of a study in a folder."""
 
     folder: Path
-    facts: dict[str, Any]  # content of the JSON file, without format
+    facts: dict[str, Any]  # content of the JSON file, except its field "format"
     # The table, one row per run and log point, and rows that are not in it yet.
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)
     waiting: list[pd.DataFrame] = dataclasses.field(default_factory=list)
@@ -77,7 +77,7 @@ class Store:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Columns of settings."""
+        """Names of the table's columns with settings of the grid."""
         return tuple(self.facts["settings"])
 
     @property
@@ -103,7 +103,7 @@ class Store:
         }
 
     def made(self) -> dict[str, dict[str, Any]]:
-        """Return "code" and "train_seconds" of every point, by id."""
+        """Return "code", the versions, and "train_seconds" of every point, by id of the point."""
         seconds: dict[str, float] = {}
         for cost in self.facts["costs"]:
             runs = sum(map(len, cost["runs"].values()))
@@ -209,7 +209,7 @@ class Store:
             whole = (number % thin == 0) | (number == len(values))
             changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
             others = [name for name in kept if name not in ("step", "eval_return")]
-            values.loc[~whole, others] = math.nan  # means over log points stay those of a grid
+            values.loc[~whole, others] = math.nan  # means over log points are of thinned ones
             values = values[whole | changed]
         digits = self.facts["study"]["options"].get("digits", _DIGITS)
         if digits < _DIGITS:
@@ -252,7 +252,7 @@ def begin(
     points: Sequence[Point],
     base_points: Mapping[str, Mapping[str, str]],
 ) -> Store:
-    """Return the store of a study without runs; nothing is written.
+    """Return a new store, without any runs, for a study; write nothing.
 
     Args:
       folder: the folder.
@@ -395,7 +395,7 @@ def read(folder: Path) -> Store:
 
 
 def _typed(frame: pd.DataFrame, settings: Sequence[str]) -> pd.DataFrame:
-    """Return a table from a file with settings of the types that were written."""
+    """Convert the settings in a table from a file to the types that were written."""
     words = {True: "true", False: "false"}
     own = [name for name in settings if frame[name].dtype.kind not in "iuf"]
     changed = {

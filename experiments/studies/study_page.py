@@ -1,4 +1,4 @@
-"""The page of a study: verdicts, best settings, training, costs and configuration."""
+"""The HTML page of a study: verdicts, best settings, training, costs and configuration."""
 
 import shlex
 from collections.abc import Mapping
@@ -50,9 +50,10 @@ def render(results: Results, title: str | None = None) -> str:
 def shared_options(
     configs: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the options common to all configurations, by label, and those that differ.
+    """Return the options that all configurations share, and the options that differ.
 
-    Both are cells of tables, without headers: name and value; name and the value of each label.
+    Both results are rows of texts, without a header. A row has the name of an option and its value
+    if all share the option, and otherwise its name and the value of each label in `configs`.
     """
     texts = {
         label: {f"--{k}".replace("_", "-"): v for k, v in run_config.option_texts(own).items()}
@@ -94,7 +95,7 @@ def _warnings(results: Results) -> list[str]:
     if results.findings and (undecided := len(results.findings.undecided)):
         most = results.study.question.most_seeds
         if max(_seeds_of_points(results)) < most:
-            lines.append(f"{undecided} undecided: up to {most:,} seeds follow with --resume.")
+            lines.append(f"Undecided: {undecided}; --resume adds seeds, up to {most:,} in total.")
     if failed:
         lines.append(f"{failed} run{'s' * (failed > 1)} failed.")
     if lost := int((results.runs["diverged"] > 0).sum()):
@@ -104,7 +105,7 @@ def _warnings(results: Results) -> list[str]:
         if labels := [row.label for row in rows if row.verdict == verdict]:
             lines.append(f"{verdict.capitalize()}: {', '.join(labels)} (reasons below).")
     if reasons := dict.fromkeys(row.ungated for row in rows if row.ungated):
-        lines.append(f"Judged without the gate: {', '.join(reasons)}.")
+        lines.append(f"Untested arms are judged, too (--ungated): {', '.join(reasons)}.")
     fewest = min((row.shown.seeds for row in results.best), default=0)
     if results.has_choice and fewest < FEWEST_SEEDS:
         lines.append(
@@ -171,7 +172,7 @@ def _comparison(results: Results, groups: list[ArmGroup]) -> Section | None:
 
 
 def _compared(title: str, rows: Any, styles: Styles) -> str:
-    """Return two panels for each baseline: wins, and differences, seed by seed."""
+    """Return the HTML of panels of wins and, if there are any, of differences, seed by seed."""
     base = rows[0].claim.baseline if title else "the other arm"
     wins, size = judged.improvement_label(rows, base), _height(len(rows))
     how_often = partial(judged.draw_improvement, label=wins, title="Wins, seed by seed")
@@ -247,7 +248,7 @@ def _sensitivity(results: Results) -> Section | None:
 
 
 def _scores(results: Results, points: Mapping[tuple[str, str], str]) -> dict[str, np.ndarray]:
-    """Return ranked scores `[seeds, tasks]` of the methods that have these points on every task.
+    """Return scores `[seeds, tasks]` by label, for methods with a point in `points` on every task.
 
     Higher is better. Scores are from held-out seeds; seeds that diverged have -inf.
     """
@@ -314,5 +315,5 @@ def _configuration(results: Results) -> Section:
 
 
 def _height(rows: int) -> tuple[float, float]:
-    """Return the size of a panel with this number of rows."""
+    """Return the width and height, in inches, of a panel with this number of rows."""
     return NARROW[0], max(2.4, 1.2 + 0.4 * rows)
