@@ -103,13 +103,16 @@ def count_pairs(
 def count_looks(
     arm: Values, baseline: Values, at: Sequence[int], effect: float = 0.0
 ) -> list[Counts]:
-    """Return the counts at every look whose seeds have all ended; higher values are better."""
+    """Return the counts after each number of seeds in `at` that both arms have (a look).
+
+    Higher values are better.
+    """
     complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
     return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
 
 
 def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
-    """Return the logarithm of the capital against the null mu = m.
+    """Return the logarithm of the capital (a test martingale) against the null mu = m.
 
     A bet on mean q multiplies the capital by q/m after a win, by (1 - q)/(1 - m) after a loss, and
     by the average of both after a tie. The capital is the mean over q = 1/200, ..., 199/200. It is
@@ -129,7 +132,7 @@ def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
 
 
 def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
-    """Return the logarithm of the capital against mu = 1/2, with bets uniform on (0, 1).
+    """Return the log capital (see `log_capital`) against mu = 1/2, with bets uniform on (0, 1).
 
     Ties have no effect, and the capital is 2^(W + L) B(1 + W, 1 + L) for W wins and L losses. It
     differs by about 1 % from the mean over the grid of `log_capital`.
@@ -154,7 +157,7 @@ def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, Counts
 
 
 def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
-    """Return the log capital `[...]` against m of the untied pairs in counts `[3, ...]`."""
+    """Return the log capital `[...]` that the untied pairs in counts `[3, ...]` give against m."""
     wins, ties, losses = counts
     return log_sign_capital(counts) if m == 0.5 else log_capital((wins, 0 * ties, losses), m)
 
@@ -209,7 +212,7 @@ def share_won(counts: Counts) -> float:
 
 
 def p_value_of(looks: Sequence[Counts], m: float, sequential: bool) -> tuple[float, Counts]:
-    """Test the null m by the test of a design.
+    """Test the null m by `anytime_test` if the design is sequential, otherwise by `sign_test`.
 
     Returns:
       The p-value, and the counts of the look that gave the evidence.
