@@ -196,7 +196,7 @@ def draw_means(
       means: means of each label; if they are huge, the axis is symmetric-logarithmic.
       styles: style of each label.
       stored: means over stored transitions, drawn as thin dotted lines.
-      gate: limit of the metric; an arm on the wrong side of it is not tested.
+      gate: limit for the metric, drawn as a line; an arm on its wrong side is not tested.
     """
     for label, mean in means.items():
         draw_line(axes, label, mean.index, mean, styles[label])

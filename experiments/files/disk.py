@@ -73,7 +73,8 @@ def read_json(
     Args:
       path: path of the file.
       fields: checks of the fields of an object, see `kinds.check`; None accepts any value.
-      latest: latest format that this version of the code reads, if the object states its own.
+      latest: latest format that this version of the code reads; the object states its own in field
+        `format`. None does not check it.
       remedy: what to do about a file that cannot be read, for errors.
 
     Raises:
@@ -151,7 +152,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Return a context with the path of an empty file that replaces `path` at the end.
+    """Return a context with the path of an empty file, which replaces `path` at its end.
 
     Errors are those of `write_bytes`.
     """
