@@ -132,7 +132,7 @@ def replayed_panels(frames: Frames, styles: Styles) -> list[Panel]:
 def metric_panels(
     frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
 ) -> list[Panel]:
-    """Return a panel with means over seeds for each metric that is not always 0."""
+    """Return a panel of means over seeds for each metric under `prefixes` that is not always 0."""
     styles, found = styles_of(methods), []
     for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:
@@ -217,7 +217,7 @@ def draw_means(
 
 
 def draw_odds(axes: Axes, shares: Mapping[str, np.ndarray], styles: Styles) -> None:
-    """Draw the histogram of N P over the stored transitions, by label."""
+    """Draw the histogram of N P (draw probability relative to uniform) over stored transitions."""
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
     for label, histogram in shares.items():

@@ -22,7 +22,7 @@ from jaxreplay.saving import Damaged as Damaged  # raised by all readers
 from jaxreplay.saving import check_writable, untrusted
 
 MOST = 2**30  # largest size of a file to read, ten times that of the largest expected ones
-_MOST_TEXT = 2**27  # the same for JSON and TOML, whose values take ten times the memory of the text
+_MOST_TEXT = 2**27  # limit for JSON and TOML, whose values take ten times the memory of the text
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.tmp")  # names that `replacing` makes
 _START = time.time()
 reading = untrusted.parsing  # errors about the content of a file: `Damaged`, in one line

@@ -155,7 +155,7 @@ def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
 
 
 def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of thinned error curves, whose updates are the same for every length."""
+    """Return the rows of error curves, thinned to the same updates for curves of all lengths."""
     grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
     return [
         {**about, "updates": int(i) * cliffwalk.CHUNK, "seed": seed, "value": float(error)}

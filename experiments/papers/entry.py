@@ -46,7 +46,7 @@ class Size:
       envs: full names of the tasks.
       seeds: number of seeds of every arm on every task.
       loop: options of the training loop.
-      sizes: options of the replay's sizes.
+      sizes: sizes of the replay, such as its capacity and batch size.
       agent: options of the agent; an arm ignores those that its agent does not have.
       env: options of the tasks.
       preset: published settings, which the options of this size override.

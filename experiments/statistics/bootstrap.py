@@ -40,9 +40,8 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
 
     With up to eight seeds, all n^n resamples are enumerated. With few seeds, the coverage is below
-    nominal. Nominal 95 % intervals of an IQM cover about 90 % with five seeds, and 93 %
-    with ten; intervals of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 %
-    with twenty.
+    nominal. Nominal 95 % intervals of an IQM cover about 90 % with five seeds, and 93 % with ten;
+    intervals of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 % with twenty.
 
     Args:
       x: `[seeds]` or `[seeds, points]`; whole seeds are resampled, so that curves stay intact.

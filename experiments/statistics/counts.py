@@ -165,8 +165,9 @@ def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
 def confidence_sequence(counts: Counts, alpha: float = 0.05) -> Interval:
     """Return the confidence sequence of mu at one look: all m with a capital below 1/alpha.
 
-    With probability at least 1 - alpha, the intervals of all looks contain mu. Ends are the
-    outermost multiples of 1/2000 in the interval; 0.0005 and 0.9995 mean that a side is open.
+    With probability at least 1 - alpha, the intervals of all looks contain mu, the paired
+    probability of improvement. Ends are the outermost multiples of 1/2000 in the interval; 0.0005
+    and 0.9995 mean that a side is open.
     """
 
     def outside(step: int) -> bool:
@@ -228,7 +229,7 @@ def p_value_of(looks: Sequence[Counts], m: float, sequential: bool) -> tuple[flo
 
 
 def interval_of(counts: Counts, alpha: float, sequential: bool) -> Interval:
-    """Return the interval of `estimate_of` at level 1 - alpha."""
+    """Return the interval at level 1 - alpha of the quantity that `estimate_of` estimates."""
     return confidence_sequence(counts, alpha) if sequential else clopper_pearson(counts, alpha)
 
 
@@ -238,7 +239,10 @@ TESTS = {True: "anytime p", False: "sign test p"}
 
 
 def estimate_of(counts: Counts, sequential: bool) -> float:
-    """Return the estimate of a design: mu, or the share of untied pairs that an arm wins."""
+    """Return the estimate: paired probability of improvement, or share of untied pairs won.
+
+    A sequential design estimates the paired probability, and a fixed design the share.
+    """
     return counts.mean if sequential else share_won(counts)
 
 

@@ -57,8 +57,8 @@ class Verdict:
     level: float = 1.0  # 1 - alpha / (claims of the family)
     p_value: float = 1.0  # corrected over the family (Holm)
     raw: float = 1.0  # p-value before the correction
-    # Seeds that decide with 80 % probability, if undecided and planned; in a fixed design, those of
-    # a new sequential study.
+    # Number of seeds that decide the claim with 80 % probability, if it is undecided and `plan` was
+    # true; in a fixed design, the number in a new sequential study.
     expected: int | None = None
     quantity: str = ""  # name of the estimate and its interval
     effective_buffer: float | None = None  # of the arm, as are the following two

@@ -225,7 +225,7 @@ class CompiledDriver(Driver):
         Args:
           program: the program of one run.
           inputs: inputs of the program's `init` for all runs, `[S, ...]`.
-          where: division of the runs into programs.
+          where: division of the runs into groups, and their devices.
           programs: store of traces and compiled programs, which several drivers may share; None
             makes a new one.
         """
