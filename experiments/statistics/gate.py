@@ -90,9 +90,9 @@ def learned(arm: Runs, baseline: Runs) -> bool:
 
 
 def at_limit(pairs: list[tuple[Runs, Runs]]) -> tuple[Outcome, str] | None:
-    """Return an outcome and its reason if, on every task, all seeds of both arms have one value.
+    """Return an outcome and its reason if, on every task, all values are equal or none is finite.
 
-    Seeds without a finite value count as equal. Otherwise, return None.
+    The values of a task are those of all seeds of both arms. Otherwise, return None.
     """
     values = np.array([])
     for arm, baseline in pairs:
