@@ -42,7 +42,7 @@ from jaxreplay.microscope import STORED, Look, Schedule, look
 from jaxreplay.option import Config, option
 from jaxreplay.sampler import Method
 
-NAME = "microscope"  # of the page, and of the folder in that of a run
+NAME = "microscope"  # name of the page, and of its folder in the folder of a run
 ALL = "all"
 
 
@@ -53,8 +53,8 @@ class Options(Config):
     seed: int | None = option(None, "seed of the run; none: the run's first seed")
     warm: Literal["exact", "none"] = option(
         "exact",
-        "for other methods: exact computes their priorities; none leaves out all methods with "
-        "priorities",
+        "priorities of methods that the run did not use: exact computes them; none leaves out "
+        "methods with priorities",
     )
     gradients: int = option(4_096, "transitions whose gradients are computed", at_least=1)
 
@@ -132,7 +132,7 @@ def _observer(saved: Saved, own: Method) -> Any:
 
 
 def _write(out: Path, seen: Look, saved: Saved, seed: int) -> None:
-    """Write all files into a folder."""
+    """Write the results of a look, as tables, figures and a page, into the folder `out`."""
     from experiments.figures import looks, page  # matplotlib takes half a second to import
 
     config = saved.config
@@ -209,7 +209,7 @@ def _markdown(cells: Sequence[Sequence[str]]) -> str:
 
 
 def _own(seen: Look, config: RunConfig) -> Mapping[str, Any]:
-    """Return the row of the run's own method, as stored."""
+    """Return the row of the run's own method, with its stored priorities if it has any."""
     name = f"{config.replay}{STORED}"
     return seen.methods[name if name in seen.methods else config.replay]
 
@@ -256,7 +256,8 @@ def _parser() -> Parser:
     shared.add_own_modules(parser)
     add_options(parser, Options, group="look")
     parser.add_argument(
-        "--out", type=shared.folder, metavar="DIR", help="folder [default RUN/microscope]"
-    )
+        "--out", type=shared.folder, metavar="DIR",
+        help="folder for results [default RUN/microscope]",
+    )  # fmt: skip
     shared.add_compilation_cache(parser)
     return parser

@@ -1,8 +1,8 @@
-"""Make one page of runs or of a study: `python -m experiments.report --help`.
+"""Make one HTML page of runs or of a study: `python -m experiments.report --help`.
 
 The page shows all results in the folders: verdicts, curves, replayed transitions, times and
-configurations; for a study with settings, the best settings and the effect of each setting. It is
-one file without scripts. Runs may still be in progress.
+configurations; for a study with settings, the best settings and the effect of each setting. The
+page is one file without scripts. Runs may still be in progress.
 """
 
 from experiments.cli import process
@@ -74,7 +74,8 @@ def _render(
     """Return the HTML of a page of a study, or of runs.
 
     Raises:
-      ValueError: verdicts cannot be computed, although the earlier page in `out` has verdicts.
+      ValueError: verdicts cannot be computed, although the earlier page in `out` has verdicts; or a
+        study is given together with other folders.
     """
     from experiments.figures import page
     from experiments.studies import results, run_page, store, study_page

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
     )
-    parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue in DIR")
+    parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue DIR's study")
     parser.add_argument("--overwrite", action="store_true", help="discard a study in --out")
     parser.add_argument("--dry-run", action="store_true", help=_DRY_RUN)
     shared.add_own_modules(parser, several=True)
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = path.stem.replace("{", "{{").replace("}", "}}")
         return command(_FRONT._replace(out=out), ["--file", args.file, *words])
     if rest:
-        parser.error(f"unknown option '{rest[0]}': the file defines the study")
+        parser.error(f"unknown option '{rest[0]}': leave it out, since the file defines the study")
 
     def run() -> None:
         study = _of_json(path) if path.suffix == ".json" else _of_python(path)
@@ -284,7 +284,7 @@ def _parse(
 ) -> argparse.Namespace:
     out = _default_folder(front, bases)
     first = next(iter(bases.values()))
-    seeds = f"{front.seeds}; with --until-decided, batches of {BATCH}"
+    seeds = f"{front.seeds}; with --until-decided true, {BATCH} at a time"
     if front.single:
         out = "runs/" + front.out.format(agent="AGENT", replay="REPLAY", env="ENV")
         seeds = str(front.seeds)
@@ -315,7 +315,7 @@ def _parse(
             name = f"--{entry.name.replace('_', '-')}"
             parser.reasons[name] = f"{name} is an option of experiments.train: remove it"
         parser.reasons["--metric"] = (
-            "--metric is called --primary, as elsewhere: use --primary final"
+            "--metric is called --primary in all commands: use --primary final"
         )
     about = "results besides the tables"
     add_options(parser, options, group="output", about=about, without=without)
@@ -342,7 +342,7 @@ def _add_foreign(parser: Parser, config: RunConfig) -> None:
     """Add the reasons why options of other families of environments are refused."""
     for option, family in environments.foreign_options(config.env).items():
         name = f"--env.{option}".replace("_", "-")
-        parser.reasons[name] = f"{config.env} has no {name}, only {family} has: remove it"
+        parser.reasons[name] = f"{config.env} has no {name}, an option of {family}: remove it"
 
 
 _FRONT = Front(

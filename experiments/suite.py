@@ -57,8 +57,8 @@ class Task(NamedTuple):
     every: tuple[int, int]  # agent steps between two learning phases, for two replay ratios
     most_seeds: int  # number of seeds at which undecided claims stop
     steps: int | None = None  # agent steps; by default, those of the experiment
-    # agent steps in which epsilon falls, at both replay ratios; None: in the experiment's number of
-    # updates
+    # agent steps in which epsilon falls, at both replay ratios; None: epsilon falls in the
+    # experiment's number of updates
     epsilon_steps: int | None = None
 
     @property
@@ -342,11 +342,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--size", choices=("smoke", "small"), default="small",
-        help="smoke: two seeds and a few updates, to see that it runs [default small]",
+        help="smoke: two seeds and a few updates, to see that the method runs [default small]",
     )  # fmt: skip
     parser.add_argument(
         "--hours", type=float, default=_HOURS, metavar="NUMBER",
-        help=f"limit for all tasks; the same command continues [default {_HOURS:g}]",
+        help=f"hours for all tasks together; the same command continues [default {_HOURS:g}]",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=shared.folder, default=Path("runs/suite"), metavar="DIR",

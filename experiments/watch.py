@@ -1,6 +1,6 @@
 """Draw an evaluation episode of a trained policy: `python -m experiments.watch --help`.
 
-It needs no screen. The policy is the greedy policy of the run's last checkpoint.
+The command needs no screen. The policy is the greedy policy of the run's last checkpoint.
 """
 
 from experiments.cli import process

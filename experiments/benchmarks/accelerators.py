@@ -117,7 +117,7 @@ def _cost(case: str, platform: str, settings: Settings) -> tuple[Cost, float]:
 
 
 def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) -> Cost:
-    """Compile a loop of add, sample and update for a platform."""
+    """Return the cost of a loop of add, sample and update, compiled for a platform."""
 
     made = replay.make_replay(name, capacity, batch_size, platform)
 
@@ -133,7 +133,7 @@ def cycle_cost(name: str, platform: str | None, capacity: int, batch_size: int) 
 
 
 def loop_cost(config: RunConfig, platform: str | None) -> Cost:
-    """Compile our training loop, with the seeds of a run, for a platform."""
+    """Return the cost of our training loop with the seeds of a run, compiled for a platform."""
 
     def program() -> Any:
         parts = assemble(config)
@@ -152,7 +152,7 @@ def loop_cost(config: RunConfig, platform: str | None) -> Cost:
 
 
 def case_config(case: str, seeds: int, capacity: int) -> RunConfig:
-    """Return the run of a training loop, one of LOOPS."""
+    """Return the configuration of a training loop; `case` is one of LOOPS."""
     agent, method = case.split("/")
     return training.run_config(AGENTS[agent], method, seeds, capacity)
 
@@ -173,7 +173,7 @@ def timed(settings: Settings) -> list[command.Row]:
 
 
 def time_cycle(case: str, settings: Settings) -> command.Row:
-    """Return the microseconds of one add, sample and update."""
+    """Return a row with the microseconds of one add, sample and update."""
 
     def make() -> timing.Run:
         made = replay.make_replay(case, settings.capacity, settings.batch_size)
@@ -183,7 +183,7 @@ def time_cycle(case: str, settings: Settings) -> command.Row:
 
 
 def time_loop(case: str, config: RunConfig, settings: Settings) -> command.Row:
-    """Return the microseconds of a step of all seeds, and the memory in use and its estimate."""
+    """Return a row: microseconds of a step of all seeds, memory in use, and its estimate."""
     promised = config.seeds * memory(assemble(config), config, jax.default_backend())
     row = {"case": case, "seeds": config.seeds, "num_envs": config.sizes.num_envs}
     return _timed(row, lambda: training.own_loop(config), promised, settings)

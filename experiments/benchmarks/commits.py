@@ -47,8 +47,10 @@ RUNS: Mapping[str, str] = MappingProxyType(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 1 if any byte differs."""
     parser = Parser(prog="python -m experiments.benchmarks.commits", description=__doc__)
-    parser.add_argument("before", metavar="COMMIT", help="the commit to compare with")
-    parser.add_argument("after", metavar="COMMIT", nargs="?", help="[default: the working tree]")
+    parser.add_argument("before", metavar="COMMIT", help="the earlier commit")
+    parser.add_argument(
+        "after", metavar="COMMIT", nargs="?", help="the later commit [default: the working tree]"
+    )
     parser.add_argument(
         "--runs", nargs="+", type=one_of("run", RUNS), default=list(RUNS), metavar="NAME",
         help=f"runs to train: {', '.join(RUNS)} [default all]",
@@ -78,7 +80,7 @@ def compare(before: str, after: str) -> dict[str, float]:
     """Return the largest relative difference of each column of two `metrics.csv`, largest first.
 
     Columns without differences are left out. A difference is infinite if only one number is NaN, or
-    only one table has the column. If the tables have different rows, "step" differs infinitely.
+    only one table has the column. With different numbers of rows, only "step" differs, infinitely.
     """
     tables = [pd.read_csv(io.StringIO(text)) for text in (before, after)]
     if len(tables[0]) != len(tables[1]):

@@ -22,7 +22,7 @@ from experiments.runs.run_config import RunConfig
 from jaxreplay.types import Array
 
 PUREJAXRL_DQN = "purejaxrl/dqn.py"  # in a clone
-# Number of steps, number of those before learning -> the function to train a seed.
+# (number of steps, number of these steps before learning) -> the function that trains a seed.
 MakeTrain = Callable[[int, int], Callable[[Array], Any]]
 
 
@@ -55,7 +55,7 @@ def loop(make: MakeTrain, config: RunConfig, steps: int) -> timing.Run:
 
 
 def rejax_train(config: RunConfig) -> MakeTrain:
-    """Return the loop of rejax's agent of the same name, without evaluations.
+    """Return the loop of rejax's agent that has the name of the run's agent, without evaluations.
 
     Its replay draws batches without replacement, by sorting a random number per slot.
     """
@@ -127,7 +127,7 @@ def purejaxrl_train(folder: Path, config: RunConfig) -> MakeTrain:
 
 
 class _QNetwork(nn.Module):
-    """The Q network; the project has no option for its layers."""
+    """The Q network of purejaxrl with our layers, for which purejaxrl has no option."""
 
     hidden: tuple[int, ...]
     action_dim: int

@@ -27,7 +27,7 @@ from jaxreplay.types import FEEDBACK, Array, Transition
 
 ORDERS = ("add-sample-update", "sample-update-add")
 FLASHBAX = MappingProxyType({"flashbax": "prioritised", "flashbax-uniform": "uniform"})
-# These replay sequences, relabelled goals, or candidates that an agent scores.
+# These methods replay sequences, relabelled goals, or candidates that an agent scores.
 _OTHER_BATCHES = {"sequences", "slices", "windows", "latest", "her", "laber"}
 CONTENDERS = (*(name for name in METHODS if name not in _OTHER_BATCHES), *FLASHBAX)
 _OBS, _ACTION = 17, 6  # sizes of a locomotion task
@@ -46,7 +46,7 @@ class Settings(command.TimedSettings):
     capacities: tuple[int, ...] = option((2**20,), "slots", at_least=1)
     batch_sizes: tuple[int, ...] = option((256,), "transitions per batch", at_least=1)
     orders: tuple[str, ...] = option(ORDERS[:1], "orders of a cycle", choices=ORDERS)
-    seeds: int = option(1, "replays in one program, vmapped if several", at_least=1)
+    seeds: int = option(1, "replays in one compiled program, vmapped if several", at_least=1)
 
     def check(self) -> None:
         """Raise ValueError for a batch above the capacity, or for a peer that is not installed."""
@@ -140,9 +140,9 @@ def make_inputs(batch_size: int) -> Inputs:
 
 
 def cycle(replay: Any, order: str, carry: Any, inputs: Inputs) -> Any:
-    """Return the state of the replay, and a number that depends on everything that is read.
+    """Run a cycle; return the replay's state, and a number that depends on everything it reads.
 
-    Without the number, XLA would remove the reads. The inputs are those of one cycle.
+    Without the number, XLA would remove the reads. `inputs` are the inputs of this cycle.
     """
     state, seen = carry
     if order.startswith("add"):

@@ -2,9 +2,9 @@
 
 DQN on CartPole, TD3 and SAC on Pendulum with one update per step: our loop with several replay
 methods, and the published loops of rejax, if the package is installed (`make bench`), and of
-purejaxrl, if --purejaxrl is the path of a checkout. Each loop is one program for all seeds; ratios
-are relative to the first replay method. On Linux, `taskset -c 0` in front of the command restricts
-it to one core.
+purejaxrl, if --purejaxrl is the path of a checkout. Each loop is one compiled program for all
+seeds; ratios are relative to the first replay method. On Linux, `taskset -c 0` in front of the
+command restricts it to one core.
 """
 
 import dataclasses
@@ -140,7 +140,7 @@ def run_config(case: Case, replay: str, seeds: int, capacity: int) -> RunConfig:
 
 
 def own_loop(config: RunConfig) -> Run:
-    """Compile our training loop with all seeds in one program, to time steps of every seed.
+    """Compile our training loop for all seeds together; return a function that times its steps.
 
     The time of the evaluation that ends a chunk is subtracted.
     """

@@ -126,7 +126,7 @@ def _neighbours(before: int, after: int) -> tuple[Array, Array, Array]:
 class AtariEnvironment(HostEnvironment):
     """Parallel copies of one game, in C++ threads.
 
-    Observations are `[84, 84, 4]` uint8 each, newest frame last.
+    Observations are `[size, size, stack]` uint8, by default `[84, 84, 4]`, newest frame last.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class AtariEnvironment(HostEnvironment):
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return stacks with no frame but the newest `where` `[E]` bool an episode begins."""
+        """Return stacks; those in `where` `[E]` bool begin anew, with one frame from `frames`."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]
@@ -225,7 +225,7 @@ def make(
     training: bool = True,
     render: bool = False,
 ) -> AtariEnvironment:
-    """Make a batch of an Atari game, such as MsPacman; ale-py must be installed.
+    """Make `num_envs` environments of an Atari game, such as MsPacman; ale-py must be installed.
 
     The protocol's terminal lost lives and clipped rewards apply only in `training`; otherwise
     episodes are whole games with the game's own score. With `render`, a second emulator also plays

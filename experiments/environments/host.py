@@ -18,11 +18,11 @@ Array = np.ndarray
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised an error or returned a non-finite number; the message has details."""
+    """Raised if an environment raises an error or returns a non-finite number; see the message."""
 
 
 class OneFailed(Exception):
-    """One environment of a batch failed.
+    """Raised if one environment of a batch fails.
 
     Args:
       index: index of the environment in the batch.

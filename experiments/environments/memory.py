@@ -3,7 +3,7 @@
 `memory/TMaze-N` is a corridor of N steps to a junction (after Bakker 2002). The first observation
 shows whether to turn up or down there. In `memory/Chain-N`, the action after N steps has to match
 the first observation, and other actions have no effect. Without memory, the best mean return is 0
-in both.
+in both tasks.
 """
 
 from typing import NamedTuple

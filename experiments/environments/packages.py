@@ -76,7 +76,7 @@ def make_brax(name: str, config: BraxConfig = BraxConfig()) -> Environment:
 
 
 def make_playground(name: str, config: CompiledConfig = CompiledConfig()) -> Environment:
-    """Make a task of the suite; rewards are in [0, 1], and tasks never terminate.
+    """Make a task of Playground's control suite; rewards are in [0, 1], and tasks never terminate.
 
     Diverging physics appears as NaN in reward and last observation and ends the episode.
     """

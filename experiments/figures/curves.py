@@ -67,7 +67,7 @@ def learning_curves(
 
 
 def curve_panels(frames: Frames, styles: Styles, threshold: float | None) -> list[Panel]:
-    """Return a panel of all labels; if they are many, also one of each label with the first."""
+    """Return a panel of all labels; if more than four, also panels of each with the first one."""
     drawn = {label: curve_of(frame) for label, frame in frames.items()}
     panel = partial(draw_curves, styles=styles, threshold=threshold)
     if len(drawn) <= CROWD:

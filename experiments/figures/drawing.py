@@ -90,7 +90,7 @@ def write_grid(
 
 
 def to_svg(panel: Panel, size: tuple[float, float]) -> str:
-    """Return a panel of a size in inches as an SVG element, with text as text.
+    """Return a panel of a size in inches as an SVG element, with text as text instead of paths.
 
     Equal panels give equal strings. Ids of elements are hashes of their content, so that ids of
     several figures on one page do not clash.

@@ -79,7 +79,8 @@ def forest(
 ) -> None:
     """Plot how often each arm is better than the baseline, with the verdicts' intervals, as PNG.
 
-    Each group has a panel. Markers of arms that were not tested are hollow.
+    Each group of arms (`Verdict.group`) has a panel. Markers of arms that were not tested are
+    hollow.
     """
     groups: dict[str, list[Verdict]] = {}
     for row in rows:
@@ -111,7 +112,7 @@ def improvement_label(rows: Sequence[Verdict], baseline: str) -> str:
 def draw_improvement(
     axes: Axes, rows: Sequence[Verdict], styles: Styles, label: str, title: str
 ) -> None:
-    """Draw the estimate of every arm's verdict, with its interval and the verdict."""
+    """Draw a row for every arm, with the estimate of its verdict, the interval and the verdict."""
     for place, row in enumerate(rows):
         estimate = (row.estimate, *row.interval)
         verdict = row.verdict
@@ -121,7 +122,7 @@ def draw_improvement(
 
 
 def has_differences(rows: Sequence[Verdict]) -> bool:
-    """Return whether any arm has differences of all seeds."""
+    """Return whether any arm has a finite difference from the baseline for every seed."""
     return any(row.pairs["iqm_interval"] is not None for row in rows)
 
 
@@ -151,11 +152,11 @@ def draw_leads(
     styles: Styles,
     alpha: float,
 ) -> None:
-    """Draw wins minus losses after every seed, with markers at looks that decided.
+    """Draw wins minus losses after every seed, with a marker at the end for each decided arm.
 
-    Dashed lines are the boundary at level `alpha` for pairs without ties. An arm beyond it is
-    better or worse, whatever the results of other arms. Ties and Holm's method only bring the lines
-    closer to 0.
+    Dashed lines are the boundaries at level `alpha` for pairs without ties. An arm beyond a
+    boundary is better or worse, whatever the results of other arms. Ties and Holm's method only
+    bring the boundaries closer to 0.
 
     Args:
       axes: the axes.

@@ -234,7 +234,7 @@ def _draw_episodes(axes: Axes, look: Look) -> None:
 
 
 def places(look: Look) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
-    """Return steps within episodes, and the mean number of draws per transition at each step."""
+    """Return "draws" -> (steps within episodes, mean draws of a transition at each step)."""
     episode, draws = look.slots["episode"], look.slots["draws"]
     order = np.argsort(episode, kind="stable")
     _, first, counts = np.unique(episode[order], return_index=True, return_counts=True)

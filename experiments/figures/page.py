@@ -78,7 +78,7 @@ def check_path(path: Path) -> None:
     """Check that a page can be written to a path, without changing any file.
 
     Raises:
-      ValueError: the suffix is wrong, or the path is a folder, a link or another file.
+      ValueError: the suffix is wrong, or the path is a folder, a link or a file that is not a page.
     """
     if path.suffix != ".html":
         raise ValueError(f"{path} must end in .html")
@@ -98,7 +98,7 @@ def has_section(path: Path, anchor: str) -> bool:
 
 
 def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = False) -> str:
-    """Return a table whose first row is the header; `folded` hides it below its caption."""
+    """Return a table whose first row is the header; `folded` hides the table below its caption."""
     header, *rows = cells
     named = f"<caption>{_text(caption)}</caption>" if caption and not folded else ""
     lines = [
@@ -119,13 +119,13 @@ def table(cells: Sequence[Sequence[str]], caption: str = "", *, folded: bool = F
 
 
 def bullets(lines: Sequence[str], kind: str = "") -> str:
-    """Return a list of lines, with a class for its style."""
+    """Return an HTML list of lines, with the CSS class `kind`."""
     items = "\n".join(f"<li>{_text(line)}</li>" for line in lines)
     return f'<ul class="{kind}">\n{items}\n</ul>'
 
 
 def code(line: str) -> str:
-    """Return a command line."""
+    """Return a command line as preformatted text."""
     return f'<pre tabindex="0">{_text(line)}</pre>'
 
 

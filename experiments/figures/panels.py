@@ -132,7 +132,7 @@ def replayed_panels(frames: Frames, styles: Styles) -> list[Panel]:
 def metric_panels(
     frames: Frames, methods: Methods, prefixes: tuple[str, ...], without: Sequence[str] = ()
 ) -> list[Panel]:
-    """Return a panel with means over seeds for each metric that is not always 0."""
+    """Return a panel of means over seeds for each metric under `prefixes` that is not always 0."""
     styles, found = styles_of(methods), []
     for column in {name: None for frame in frames.values() for name in frame}:
         if not column.startswith(prefixes) or column in without:
@@ -196,7 +196,7 @@ def draw_means(
       means: means of each label; if they are huge, the axis is symmetric-logarithmic.
       styles: style of each label.
       stored: means over stored transitions, drawn as thin dotted lines.
-      gate: limit of the metric; an arm on the wrong side of it is not tested.
+      gate: limit for the metric, drawn as a line; an arm on its wrong side is not tested.
     """
     for label, mean in means.items():
         draw_line(axes, label, mean.index, mean, styles[label])
@@ -217,7 +217,7 @@ def draw_means(
 
 
 def draw_odds(axes: Axes, shares: Mapping[str, np.ndarray], styles: Styles) -> None:
-    """Draw the histogram of N P over the stored transitions, by label."""
+    """Draw the histogram of N P (draw probability relative to uniform) over stored transitions."""
     width = ODDS_EDGES[1] - ODDS_EDGES[0]
     edges = [ODDS_EDGES[0] - width, *ODDS_EDGES, ODDS_EDGES[-1] + width]
     for label, histogram in shares.items():

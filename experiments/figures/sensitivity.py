@@ -1,4 +1,4 @@
-"""Figures of a grid: scores against each setting, and methods with best and default settings.
+"""Figures of a grid: scores against each setting, and with every method's best and default ones.
 
 Tables come from `tuned.scores`. `metric` returns the primary metric of a task.
 """
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 def sensitivity_panels(
     table: pd.DataFrame, settings: Sequence[str], metric: Metric
 ) -> dict[str, list[Panel | None]]:
-    """Return panels with the score against every setting with several values, one per task.
+    """Return, for every setting with several values, a panel per task with scores against it.
 
     Settings that no method of any task has are left out; a panel is None if no method of the task
     has the setting.
@@ -113,8 +113,8 @@ def draw_sensitivity(
 ) -> None:
     """Draw scores against one setting on one task.
 
-    Points are interquartile means over seeds with 95 % bootstrap intervals. Bands are methods
-    without the setting. Crosses are points with diverged seeds.
+    Points are interquartile means over seeds with 95 % bootstrap intervals. Horizontal lines with
+    bands are methods without the setting. Crosses are points with diverged seeds.
     """
     every = sorted(
         {v for line in drawn for v in line.values}, key=lambda v: (isinstance(v, str), v)

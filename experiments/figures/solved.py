@@ -30,7 +30,7 @@ def sentences(
     baseline: str,
     task: str,
 ) -> list[str]:
-    """Return a comparison in sentences: one for each verdict, then one for the control."""
+    """Return a comparison in sentences: one for each verdict, then one for the control arm."""
     groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)

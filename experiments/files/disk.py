@@ -22,7 +22,7 @@ from jaxreplay.saving import Damaged as Damaged  # raised by all readers
 from jaxreplay.saving import check_writable, untrusted
 
 MOST = 2**30  # largest size of a file to read, ten times that of the largest expected ones
-_MOST_TEXT = 2**27  # the same for JSON and TOML, whose values take ten times the memory of the text
+_MOST_TEXT = 2**27  # limit for JSON and TOML, whose values take ten times the memory of the text
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.tmp")  # names that `replacing` makes
 _START = time.time()
 reading = untrusted.parsing  # errors about the content of a file: `Damaged`, in one line
@@ -73,7 +73,8 @@ def read_json(
     Args:
       path: path of the file.
       fields: checks of the fields of an object, see `kinds.check`; None accepts any value.
-      latest: latest format that this version of the code reads, if the object states its own.
+      latest: latest format that this version of the code reads; the object states its own in field
+        `format`. None does not check it.
       remedy: what to do about a file that cannot be read, for errors.
 
     Raises:
@@ -151,7 +152,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Return a context with the path of an empty file that replaces `path` at the end.
+    """Return a context with the path of an empty file, which replaces `path` at its end.
 
     Errors are those of `write_bytes`.
     """

@@ -47,7 +47,7 @@ def list_of(check: Check) -> Check:
 
 
 def record(kinds: Mapping[str, Check]) -> Check:
-    """Return a check of an object, given checks of its fields as in `check`."""
+    """Return a check of a JSON object, given checks of its fields as in the function `check`."""
 
     def passes(value: Any) -> bool:
         own = value if isinstance(value, dict) else {}
@@ -60,7 +60,7 @@ def record(kinds: Mapping[str, Check]) -> Check:
 
 
 def dict_of(check: Check) -> Check:
-    """Return a check of an object, given a check of its values."""
+    """Return a check of a JSON object, given a check of its values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
@@ -71,7 +71,7 @@ def anything(value: Any) -> bool:
 
 
 def check(saved: Any, kinds: Mapping[str, Check]) -> None:
-    """Check the fields of an object.
+    """Check the fields of a JSON object.
 
     Args:
       saved: the object.

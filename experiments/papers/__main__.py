@@ -1,4 +1,4 @@
-"""The papers' figures and tables: list, run, and lay our numbers next to theirs.
+"""List and run the papers' figures and tables, and report our numbers next to theirs.
 
   python -m experiments.papers list --paper per
   python -m experiments.papers run per.fig1 lap.fig2 --size small
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, about in (
         ("list", "show id, cost, status, verdicts and claim of each entry"),
         ("run", "run missing parts, draw the figure, and report"),
-        ("report", "lay our numbers next to the paper's"),
+        ("report", "show our numbers next to the paper's"),
     ):
         _add_options(commands.add_parser(name, help=about, description=about), name)
     args = parser.parse_args(argv)
@@ -59,16 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "ids", nargs="*", type=one_of("entry", ENTRIES), metavar="ID", default=[],
-        help="entries, such as per.fig1 (list shows them)",
+        help="ids of entries, such as per.fig1 (the command list shows them)",
     )  # fmt: skip
     parser.add_argument(
         "--paper", nargs="+", type=one_of("paper", PAPERS), default=[], metavar="PAPER",
-        help=f"all entries of {', '.join(PAPERS)}",
+        help=f"papers whose entries to take: {', '.join(PAPERS)}",
     )  # fmt: skip
     parser.add_argument(
         "--size", choices=SIZES, default="small",
-        help="smoke: seconds, to see that it runs; small: what is committed; paper: as published "
-        "[default small]",
+        help="smoke: seconds, to see that an entry runs; small: as in the committed results; "
+        "paper: as published [default small]",
     )  # fmt: skip
     if command == "run":
         _add_run(parser)
@@ -79,7 +79,7 @@ def _add_options(parser: argparse.ArgumentParser, command: str) -> None:
     )  # fmt: skip
     if command == "report":
         parser.add_argument(
-            "--all", action="store_true", help="all entries, the table of claims first"
+            "--all", action="store_true", help="list all claims with their verdicts instead"
         )
         parser.add_argument(
             "--write",
@@ -97,19 +97,19 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="repeat results of another version of the code or other settings, and replace files "
-        "that this command did not write",
+        help="repeat runs whose results are of another version of the code or of other settings, "
+        "and replace files that this command did not write",
     )
     parser.add_argument(
         "--other-code", action="store_true",
-        help="keep results of another version of the code, or other settings of JAX",
+        help="keep results of another version of the code, or of other settings of JAX",
     )  # fmt: skip
     parser.add_argument(
-        "--yes", action="store_true", help="also start work of more than a day on this machine"
+        "--yes", action="store_true", help="start even what takes more than a day on this machine"
     )
     parser.add_argument(
         "--hours", type=float, metavar="NUMBER",
-        help="stop each experiment cleanly after so many hours; the same command continues",
+        help="stop each experiment cleanly after NUMBER hours; the same command continues it",
     )  # fmt: skip
     add_devices(parser)
     add_compilation_cache(parser)
@@ -118,7 +118,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _chosen(args: argparse.Namespace) -> list[Entry]:
     """Return the selected entries at the selected size."""
     if args.ids and args.paper:
-        raise ValueError("name entries or papers, not both")
+        raise ValueError("entries and --paper are given: leave out one of them")
     if args.ids:
         return [ENTRIES[name].at(args.size) for name in args.ids]
     everything = getattr(args, "all", False) or (args.command == "list" and not args.paper)
@@ -150,7 +150,7 @@ def _list(args: argparse.Namespace) -> None:
 def _check_results(args: argparse.Namespace) -> None:
     if not args.results.is_dir():
         raise ValueError(
-            f"{args.results} is no folder: run --out makes one, or leave out --results"
+            f"{args.results} is no folder: name one that run --out made, or leave out --results"
         )
 
 
@@ -205,7 +205,7 @@ def _run(args: argparse.Namespace) -> None:
                 say(f"{entry.id} has no figure: {error}")
         show(summary.one(entry, args.size, args.out, args.out))
     if args.out.resolve() != COMMITTED.resolve():
-        say(f"list and report show these with --results {args.out}")
+        say(f"list and report show these results with --results {args.out}")
 
 
 def _installed(entry: Entry, source: Source, args: argparse.Namespace) -> bool:
@@ -232,7 +232,7 @@ def _report(args: argparse.Namespace) -> None:
     if not entries:
         raise ValueError("nothing to report: name entries (list shows them), --paper or --all")
     if args.all and (args.ids or args.paper):
-        raise ValueError("--all is every entry: leave out ids and --paper, or --all")
+        raise ValueError("--all reports every entry: leave out --all, or leave out ids and --paper")
     _check_results(args)
     base = args.write.parent if args.write else Path.cwd()
     if args.all:
@@ -246,7 +246,7 @@ def _report(args: argparse.Namespace) -> None:
         return
     check_writable(args.write, "choose another --write")
     if args.write.exists() and not args.write.read_bytes().startswith(summary.TITLE.encode()):
-        raise ValueError(f"{args.write} is no report of ours: choose another --write")
+        raise ValueError(f"{args.write} is no report of this command: choose another --write")
     if not args.write.parent.is_dir():
         raise ValueError(f"{args.write.parent} is no folder: make it, or choose another --write")
     write_bytes(args.write, escaped(text).encode())

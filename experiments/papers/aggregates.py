@@ -82,7 +82,7 @@ class Plotted(NamedTuple):
     ]  # arm -> replay method, which decides the colour; its order is the order of the arms
     title: str
     judged: Callable[[], Compared] | None = None  # compares the arms with the baseline
-    table: pd.DataFrame | None = None  # the whole table, from which the rows of `frame` are
+    table: pd.DataFrame | None = None  # the whole table; `frame` has some of its rows
 
 
 _MOST_COLUMNS = 3
@@ -117,7 +117,7 @@ class Panel(NamedTuple):
     width: float
     height: float
     margin: float = 0.0  # additional width of the figure
-    legends: Sequence[Sequence[str]] = ()  # labels: one legend for the figure, or one per panel
+    legends: Sequence[Sequence[str]] = ()  # labels of the figure's legend, or of each panel's
 
     def columns(self, width: float) -> int:
         """Return the number of columns of a legend of this width in inches."""
@@ -216,7 +216,7 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def _with_palette(pixels: np.ndarray) -> Image.Image:
-    """Return an image of 256 colours: the most frequent exactly, others by the nearest.
+    """Return `pixels` in 256 colours: the most frequent ones exactly, others as the nearest.
 
     Pillow's own quantisation changes all colours and merges the pale bands of different arms.
     """

@@ -1,4 +1,4 @@
-"""Tables of experiments and computations: numbers and their origin, written and read."""
+"""Files with the tables of experiments and computations: numbers and their origin."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ KEPT = ("replayed/effective_buffer", "replay/sampler_updates")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Numbers and their origin.
+    """Table of an experiment or a computation, and the origin of its numbers.
 
     Attributes:
-      frame: table. The table of an experiment has one row per log point, with columns env, arm,
+      frame: the table. The table of an experiment has one row per log point, with columns env, arm,
         seed, step, eval_return, diverged (1 if the seed ever diverged) and metrics. The table of a
         computation has its own columns.
       runs: task -> arm -> configuration, versions and duration in seconds; experiments only.
@@ -54,7 +54,7 @@ class Data:
         return tuple(sorted({facts["versions"]["code"] for facts in self.facts()}))
 
     def facts(self) -> list[Mapping[str, Any]]:
-        """Return `made` as a list of one element, or the values of `runs`."""
+        """Return the origin: `[made]` of a computation, or each arm's value in `runs`."""
         by_env = self.runs.values()
         return [self.made] if self.made else [facts for runs in by_env for facts in runs.values()]
 
@@ -97,7 +97,7 @@ def study_folder(folder: Path, name: str, size: str) -> Path:
 
 
 def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
-    """Return the paths of numbers and origin, first for a computation, then for a study."""
+    """Return two pairs of paths, of numbers and their origin: for a computation and a study."""
     computation = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
     return computation, store.paths(study_folder(folder, name, size))
 

@@ -1,11 +1,11 @@
 """Registry of experiments, and of all entries by id, with their claims.
 
-`experiments.toml` has the experiments. The files `entries/PAPER.toml` have a table for each entry
-with the fields of `Entry`: sources by their names, the name of a file in `printed`, and the name of
-the function that draws a layout or computes a statistic next to its options. Table `exact` has
-claims of type `Exact`: the value of column "claim" and the claim in words. A text "$NAME"
-stands for NAME in table `_texts`, and `like = ["a"]` begins with the fields of table `a`, as in
-presets.
+`experiments.toml` has the experiments. The files `entries/PAPER.toml` have a TOML table for each
+entry with the fields of `Entry`. Sources are given by their names, the paper's numbers by the name
+of a file in `printed`, and functions that draw a layout or compute a statistic by their names, next
+to their options. Table `exact` has claims of type `Exact`, as value of column "claim" = claim in
+words. A text "$NAME" stands for NAME in table `_texts`, and `like = ["a"]` begins with the fields
+of table `a`, as in presets.
 """
 
 import functools
@@ -51,7 +51,7 @@ _Made = TypeVar("_Made")
 
 
 def _build(kind: Callable[..., _Made], **values: Any) -> _Made:
-    """Return an instance of a dataclass; raise TypeError for texts in place of arrays."""
+    """Return an instance of a dataclass; raise TypeError if a text is given for a tuple."""
     for name, hint in get_type_hints(kind).items():
         if get_origin(hint) is tuple and isinstance(values.get(name), str):
             raise TypeError(f"{name} must be an array, not a text")
@@ -77,7 +77,7 @@ _PRINTED = claims()
 
 
 def read_entries(path: Path) -> dict[str, Entry]:
-    """Return the entries in a file, by the names of their tables.
+    """Return the entries in a TOML file, by the names of their tables.
 
     Raises:
       ValueError: a table has an unknown name or a wrong value; the error names file and table.
@@ -131,7 +131,7 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def of_papers(papers: Iterable[str]) -> list[Entry]:
-    """Return the entries of papers, given as keys of PAPERS."""
+    """Return the entries of `papers`, which are keys of PAPERS."""
     chosen = set(papers)
     return [entry for entry in ENTRIES.values() if entry.paper in chosen]
 

@@ -70,7 +70,7 @@ class Curve(NamedTuple):
     """Learning curves of one method for S seeds."""
 
     updates: np.ndarray  # [S] int, updates until the error is below CONVERGED; -1 if it never is
-    errors: np.ndarray  # [L, S] float32, errors before the first update and after every CHUNK
+    errors: np.ndarray  # [L, S] float32, before the first update and after every CHUNK updates
 
 
 class Walk(NamedTuple):
@@ -108,7 +108,7 @@ def memory(key: Array, n: int) -> Transition:
 
 
 def _transitions(n: int, state: Array, right: Array) -> Transition:
-    """Return the transitions `[N]` from states `[N]`, by the right action where `right` is 1."""
+    """Return transitions `[N]` from states `[N]`, with the right action where `right` is true."""
     last = ~right | (state == n - 1)
     return Transition(
         obs=state,

@@ -17,7 +17,7 @@ _CURVES = 10  # number of seeds with an error curve, at most
 
 
 def updates_by_size(request: Request) -> pd.DataFrame:
-    """Return updates until convergence for every size of the memory, and curves for the largest.
+    """Return updates until convergence per size of the memory, and error curves for the largest.
 
     Schaul et al. 2016, Fig. 1 and 2 and App. B.1. The value is infinite for a seed that did not
     converge. The oracle, which looks only one update ahead, can end in a cycle if Q is linear with
@@ -98,10 +98,10 @@ def settings_of_pser(request: Request) -> pd.DataFrame:
 def expected_updates(request: Request) -> pd.DataFrame:
     """Return expected updates until the whole path is learned, at learning rate 1 (Theorem 1).
 
-    Brittain et al. 2019, Sec. 3.1. The table contains closed forms and simulations; a seed is a
-    batch of 100 simulations. The expression for PSER is exact only for an idealised process. With
-    priorities from the error after the update, PSER grows like PER. With priorities from the error
-    before the update, PSER stays close to the expression.
+    Brittain et al. 2019, Sec. 3.1. The table contains closed forms and simulations; the value of a
+    seed is the mean of 100 simulations. The expression for PSER is exact only for an idealised
+    process. With priorities from the error after the update, PSER's updates grow like PER's. With
+    priorities from the error before the update, they stay close to the expression.
 
     Returns:
       Rows with columns rho, n, arm, seed and value, followed by rows for claims of type `Exact`.
@@ -155,7 +155,7 @@ def _converged(updates: np.ndarray, about: Mapping[str, Any]) -> list[Row]:
 
 
 def _errors(curve: cliffwalk.Curve, about: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of thinned error curves; curves of all lengths share their points."""
+    """Return the rows of error curves, thinned to the same updates for curves of all lengths."""
     grid = np.unique(np.geomspace(1, 1e6, num=_POINTS).astype(int)) - 1
     return [
         {**about, "updates": int(i) * cliffwalk.CHUNK, "seed": seed, "value": float(error)}

@@ -24,15 +24,15 @@ def load(name: str, size: SizeName = "small", folder: Path = COMMITTED) -> Data:
       ValueError: the entry is unknown or cannot be reproduced, or its table is missing or damaged.
     """
     if name not in ENTRIES:
-        raise ValueError(f"no entry is called '{name}': python -m experiments.papers list")
+        raise ValueError(f"no entry is called '{name}': see python -m experiments.papers list")
     source = ENTRIES[name].source
     if source is None:
         raise ValueError(f"{name} cannot be reproduced: {ENTRIES[name].missing}")
     data = archive.read(folder, source.name, size)
     if data is None:
         raise ValueError(
-            f"{name} has not been run at size {size} in {folder}: python -m experiments.papers run "
-            f"{name} --size {size} --out {folder}"
+            f"{name} has not been run at size {size} in {folder}: use python -m experiments.papers "
+            f"run {name} --size {size} --out {folder}"
         )
     return data
 
@@ -46,7 +46,8 @@ def claims(paper: str, size: SizeName = "small", folder: Path = COMMITTED) -> pd
       folder: folder of the tables, by default the committed ones.
 
     Returns:
-      One row per claim, with columns claim, entry, verdict and why; a sweep has a single row.
+      One row per claim, with columns claim, entry, verdict, pre-registered and why; all claims of a
+      sweep share a row.
     """
     rows = []
     for entry in of_papers([paper]):

@@ -1,4 +1,4 @@
-"""Computations and claims of papers that are computed from grids of settings."""
+"""All computations, and claims of papers that are made for every setting of a grid."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -98,7 +98,7 @@ COMPUTATIONS = (
 
 
 def _swept(states: tuple[int, ...], starts: Iterable[str]) -> tuple[Claim, ...]:
-    """Return the paper's claim about PSER for every setting."""
+    """Return the claim that PSER needs fewer updates than PER, for every setting of the grid."""
     return tuple(
         Claim(
             f"PSER learns in fewer updates than PER from {_STARTS[start]}, n = {n}, alpha "

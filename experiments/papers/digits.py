@@ -145,7 +145,8 @@ def learn(
       factor: `[]`, factor of the loss of rare digits.
 
     Returns:
-      Results of `measure` as `[P + 1]`: before the first update, and after every `updates // P`.
+      Results of `measure`, each `[P + 1]`: before the first update, and then after each
+      `updates // P` updates.
     """
     count = sets.train.labels.shape[0]
     replay = Replay(sampler, capacity=count, num_envs=count, batch_size=options["batch"])
@@ -235,8 +236,8 @@ def table(request: Request) -> pd.DataFrame:
     """Return learning curves of classifiers on imbalanced digits.
 
     The step size of each arm has the lowest validation error after the last update, averaged over
-    the first `searched` seeds; ties are broken by the validation loss. All arms share the sets, the
-    initial weights and the random numbers of the draws of a seed.
+    the first `searched` seeds; ties are broken by the validation loss. For each seed, all arms have
+    the same sets, initial weights and random numbers for draws.
 
     Returns:
       Rows with columns kind, arm, seed, step_size, measure and value. Kinds "curve" and "draws" are
@@ -281,7 +282,7 @@ def _of_arm(request: Request, name: str, train: _Train, sets: Sets, keys: Array)
 
 
 def choose(error: np.ndarray, loss: np.ndarray) -> int:
-    """Return the index of the best step size, given validation error and loss `[T, S]`."""
+    """Return the index of the best of T step sizes, given validation error and loss `[T, S]`."""
     wrong, mean_loss = error.mean(axis=1).round(6), np.nan_to_num(loss, nan=np.inf).mean(axis=1)
     return int(np.lexsort((mean_loss, wrong))[0])
 

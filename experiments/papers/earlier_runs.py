@@ -25,7 +25,7 @@ def returns(request: Request) -> pd.DataFrame:
     """Return the areas under the curves of SAC on Pendulum with and without an earlier run's data.
 
     All runs have one update per agent step and uniform replay. The earlier run has other seeds, and
-    its last replay is kept. Arms, with N agent steps:
+    its replay is kept as it is at the end. Arms, with N agent steps:
 
     - `scratch`: N steps;
     - `half`: N steps with half of the batch size, so that transitions are replayed as often as the
@@ -67,7 +67,10 @@ class _Unfilled(Mixed):
 
 
 def unfilled(replay: Replay, capacity: int, share: float) -> Mixed:
-    """Return a replay with a share of each batch from an earlier run's last `capacity` steps."""
+    """Return a replay that draws `share` of each batch from an earlier run's last `capacity` steps.
+
+    The replay of the earlier run is empty until the caller sets it as the state's `second`.
+    """
     both = mix(replay, dataclasses.replace(replay, capacity=capacity), share, read_only=True)
     return _Unfilled(both.first, both.second, read_only=True)
 

@@ -1,7 +1,6 @@
-"""Entries: figures and tables of papers, with the source of their numbers and their claims.
+"""Entries: figures and tables of papers, each with its claims and the source of our numbers.
 
-The numbers of an entry come from an `Experiment`, a study in up to three sizes, or from a
-`Computation`.
+The source is an `Experiment`, which is a study in up to three sizes, or a `Computation`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ PAPERS: Mapping[str, str] = {
 }
 SizeName = Literal["smoke", "small", "paper"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
-# Size smoke replaces these options of size small, and takes seconds on any compiled task.
+# Size "smoke" replaces these options of size "small", so that any compiled task takes seconds.
 _SMOKE_LOOP: Options = {
     "steps": 1_500, "warmup": 300, "eval_every": 150, "eval_episodes": 1, "observe_every": 50,
 }  # fmt: skip
@@ -41,13 +40,13 @@ _SMOKE_SEEDS = 2
 
 @dataclass(frozen=True)
 class Size:
-    """Size of an experiment.
+    """Size at which an experiment can run: its tasks, seeds and options.
 
     Attributes:
       envs: full names of the tasks.
       seeds: number of seeds of every arm on every task.
       loop: options of the training loop.
-      sizes: options of the replay's sizes.
+      sizes: sizes of the replay, such as its capacity and batch size.
       agent: options of the agent; an arm ignores those that its agent does not have.
       env: options of the tasks.
       preset: published settings, which the options of this size override.
@@ -55,8 +54,8 @@ class Size:
       every: values of `learn_every` to compare, by default the value in `loop`.
       note: one sentence about the settings of this size, for reports.
       replay: options of the methods; an arm ignores those that its method does not have.
-      most_seeds: largest number of seeds, if seeds are added in batches of `seeds` until every
-        claim is decided; 0 for a single test after `seeds` seeds.
+      most_seeds: largest number of seeds, if `seeds` seeds are added at a time until every claim is
+        decided; 0 for a single test after `seeds` seeds.
       thin: as in `StudyOptions`.
       width: as in `StudyOptions`.
     """
@@ -81,17 +80,17 @@ class Size:
 class Experiment:
     """A comparison of arms on tasks, in several sizes; several entries can share its runs.
 
-    Size smoke is derived from size small: two arms on the first task, for seconds.
+    Size "smoke" is derived from size "small": two arms on the first task, for seconds.
 
     Attributes:
       name: name of the experiment's files.
       agent: agent of all arms that do not have their own agent.
       arms: arms by label.
-      small: size of the committed results, or None if there is only size paper.
+      small: size of the committed results, or None if there is only size "paper".
       paper: published settings, or None if the paper has no experiment of this kind.
       question: primary metric and baseline, fixed before the runs.
-      columns: metrics in the table, in addition to those of every table.
-      smoke: fields of `Size` that size smoke overrides.
+      columns: metrics in the experiment's table, in addition to `archive.KEPT`.
+      smoke: fields of `Size` to override in size "smoke", with their values.
     """
 
     name: str
@@ -110,7 +109,7 @@ class Experiment:
         return {name: size for name, size in {**found, "paper": self.paper}.items() if size}
 
     def _smoke(self, small: Size) -> Size:
-        """Return size smoke, which tests in seconds that the experiment runs."""
+        """Return size "smoke", which tests in seconds that the experiment runs."""
         labels = small.arms or tuple(self.arms)
         tiny = replace(
             small, envs=small.envs[:1], seeds=_SMOKE_SEEDS, preset=None, note="",
@@ -121,7 +120,9 @@ class Experiment:
         return replace(tiny, **self.smoke)
 
     def study(self, size: SizeName, claims: Mapping[str, tuple[Claim, ...]] | None = None) -> Study:
-        """Return the study of a size; size smoke has no control.
+        """Return the study of a size, with `claims` by id of the entry.
+
+        The study of size "smoke" has no control arm.
 
         Raises:
           ValueError: an arm does not fit its task, or an option does not fit its arm.
@@ -157,7 +158,7 @@ class Experiment:
         return replace(study, options=options, claims=dict(claims or {}))
 
     def points(self, size: SizeName) -> dict[str, dict[str, Point]]:
-        """Return the points of the study, with the control, as task -> arm -> point.
+        """Return the points of the study's grid, with the control arm, as task -> arm -> point.
 
         Names of arms include the value of `learn_every` if the size compares several.
 
@@ -174,12 +175,12 @@ class Experiment:
 class Exact:
     """A claim that two numbers are equal, such as both sides of a theorem.
 
-    The table has columns claim, expected, found and tolerance (absolute). The claim agrees if
-    |found - expected| <= tolerance in all of its rows.
+    The entry's table has columns claim, expected, found and tolerance (absolute). The claim agrees
+    if |found - expected| <= tolerance in all rows about the claim.
 
     Attributes:
       says: the claim in words.
-      claim: value of column claim in the rows of this claim.
+      claim: value of column `claim` in the rows about this claim.
     """
 
     says: str
@@ -192,9 +193,9 @@ Row = dict[str, Any]  # row of a computed table: numbers and text by column
 class Request(NamedTuple):
     """Argument of a function that computes a table.
 
-    A computation of minutes is divided into parts: `part(name, compute)` returns the rows of a part
-    that was finished before an interruption, and otherwise the rows of `compute()`. The rows of a
-    part may depend only on the options and the name of the part.
+    A computation that takes minutes is divided into parts: `part(name, compute)` returns the saved
+    rows of a part that was finished before an interruption, and otherwise the rows of `compute()`.
+    The rows of a part may depend only on the options and the name of the part.
     """
 
     options: Options  # options of the computation at one size
@@ -211,15 +212,15 @@ class Computation:
       function: returns the table, one number per row. Rows for claims of type `Claim` have columns
         arm, seed and value; rows for claims of type `Exact` have the columns described there.
       made_of: options of the function.
-      smoke: options that size smoke overrides.
+      smoke: options to override in size "smoke", with their values.
       sources: patterns of source files that decide the numbers, in addition to the library.
       unit: unit of the values.
       higher_is_better: whether larger values are better.
-      minutes: duration of size small on two cores.
+      minutes: duration in size "small" on two cores.
       ratios: whether values are compared as logarithms to base 2.
       needs: name of a module that the extra `papers` installs.
-      looks: number of seeds between two looks of a sequential test. With 0, or with fewer seeds
-        than that, a single test uses all seeds.
+      looks: number of seeds between two looks (interim analyses) of a sequential test. With 0, or
+        if the table has fewer seeds, a single test uses all seeds.
     """
 
     name: str
@@ -235,7 +236,7 @@ class Computation:
     looks: int = 0
 
     def options(self, size: SizeName) -> Options:
-        """Return the options of a size; sizes paper and small are the same."""
+        """Return the options in a size; they are the same in sizes "small" and "paper"."""
         return {**self.made_of, **self.smoke} if size == "smoke" else self.made_of
 
 
@@ -270,16 +271,16 @@ class Entry:
       claims: claims of the paper.
       columns: metrics for which reports list means over training next to the final scores.
       reported: cells of the paper's table, header first, or () if there is none.
-      ours: function from our results to the cells of the same statistic, for statistics over many
-        games.
+      ours: if `reported` has statistics over many games, function that computes these statistics
+        from our results and returns the cells of a table.
       lost: part of the paper that is missing in our copy, or reason why there are no numbers.
       comparable: whether numbers can be compared with the paper's. If False, because the simulator
         or the tasks differ, only the order of methods can be compared.
-      published: experiment for size paper, if its tasks differ from those of size small.
+      published: experiment for size "paper", if its tasks differ from those of size "small".
       missing: reason why the entry cannot be reproduced.
       note: differences from the paper, one sentence each.
-      swept: description of a sweep, whose claims are one claim under many settings; reports count
-        them in one row. "" if the entry is not a sweep.
+      swept: for a sweep, whose claims are one claim under many settings, a description of this
+        claim; reports count the verdicts in one row. "" if the entry is not a sweep.
     """
 
     id: str
@@ -304,7 +305,7 @@ class Entry:
         return self.id.partition(".")[0]
 
     def at(self, size: SizeName) -> "Entry":
-        """Return this entry with its experiment or computation at a size.
+        """Return this entry, with `published` as its source in size "paper" if it is given.
 
         Raises:
           ValueError: the experiment does not have this size.

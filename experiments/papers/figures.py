@@ -1,4 +1,4 @@
-"""Figures of entries, drawn from their tables."""
+"""Draw the figures of entries from their tables."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ from jaxreplay.methods import METHODS
 
 
 class NothingToShow(ValueError):
-    """The table has no row for the layout, which can happen at small sizes."""
+    """Raised if a table has no row that the figure shows, which can happen in small sizes."""
 
 
 def path_of(entry: Entry, size: SizeName, folder: Path) -> Path:
@@ -24,7 +24,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     """Draw the figure of an entry and write it as a PNG.
 
     Raises:
-      NothingToShow: the table has no row for the layout.
+      NothingToShow: the table has no row that the layout shows.
     """
     assert entry.layout is not None
     frame = select_rows(data.frame, entry.layout.where)
@@ -37,7 +37,7 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
     order = list(entry.arms or methods or dict.fromkeys(frame["arm"]))
     frame = frame[frame["arm"].isin(order)]
     if frame.empty:
-        raise NothingToShow(f"the table at size {size} has no row of what it shows")
+        raise NothingToShow(f"the table at size {size} has no row that the figure shows")
     if isinstance(source, Experiment):  # the table is sorted by the name of the task
         envs = {env: number for number, env in enumerate(source.sizes[size].envs)}
         frame = frame.sort_values("env", key=lambda own: own.map(envs), kind="stable")
@@ -53,8 +53,9 @@ def draw(entry: Entry, size: SizeName, data: Data, path: Path) -> None:
 def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
     """Return the comparison of an experiment's arms with the baseline on its only task.
 
-    Verdicts are the verdicts on the entry's claims, so that figure and report agree. An arm without
-    a claim has the verdict "no claim", unless it was not tested.
+    An arm that a claim of the entry compares with the baseline has the verdict about this claim, so
+    that figure and report agree. Other arms have the verdict "no claim", unless they were not
+    tested.
     """
     assert isinstance(entry.source, Experiment) and data.store is not None
     answers = judging.judge_entry(entry, size, data)
@@ -78,7 +79,7 @@ def _compared(entry: Entry, size: SizeName, data: Data) -> Compared:
 
 
 def _method(arm: str) -> str:
-    """Return the method in the name of a computation's arm, which decides the colour."""
+    """Return the replay method in the name of an arm, or the arm itself; it decides the colour."""
     known = {"proportional": "per", "ours": "uniform"}
     word = arm.partition("_every")[0].partition(",")[0]
     word = known.get(word, word)

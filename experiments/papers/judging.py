@@ -54,7 +54,10 @@ def _of_study(
 
 
 def _with_remarks(verdict: Verdict, asked: bool, max_seeds: int) -> Verdict:
-    """Return a verdict with remarks: that the study asked another question, or stopped early."""
+    """Return a verdict, with remarks if the study stopped early or `asked` another question.
+
+    `asked` is whether the study asked the question that is judged.
+    """
     if not verdict.looks:
         return verdict
     remarks = [] if asked else [OTHER_QUESTION]
@@ -78,7 +81,7 @@ def _of_table(entry: Entry, claims: list[Claim], size: SizeName, data: Data) -> 
 def _pair(
     name: str, source: Computation, claim: Claim, size: SizeName, data: Data
 ) -> tuple[Runs, Runs]:
-    """Return arm and baseline of a claim in a computed table."""
+    """Return the values of a claim's arm and baseline from the table of a computation."""
     if missing := set(claim.where) - set(data.frame):
         raise ValueError(f"the table of {name} has no column {', '.join(sorted(missing))}")
     frame = select_rows(data.frame, claim.where)
@@ -95,8 +98,8 @@ def _pair(
         values = rows.set_index("seed")["value"].astype(float)
         if values.index.has_duplicates:
             raise ValueError(
-                f"claim '{claim.says}': {name} has several values of one seed: name more columns "
-                "in where"
+                f"claim '{claim.says}': {name} has several values for one seed: name more columns "
+                "in where, to select one value per seed"
             )
         values = (np.log2(values) if source.ratios else values).sort_index()
         pair.append(
@@ -109,7 +112,7 @@ def _pair(
     arm, baseline = pair
     if not source.looks:
         return arm, baseline
-    # More seeds of some arms: compare those that both arms have.
+    # Some arms have more seeds than others: compare the seeds that both arms have.
     shared = arm.values.index.intersection(baseline.values.index)
     arm, baseline = (dataclasses.replace(runs, values=runs.values.loc[shared]) for runs in pair)
     return arm, baseline

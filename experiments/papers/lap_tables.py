@@ -70,7 +70,7 @@ def _even(slope: Array) -> float:
 
 
 def _any_scheme(td: Array) -> Numbers:
-    """Theorem 1, Corollary 1: any loss under any scheme has a uniform loss of equal gradient."""
+    """Theorem 1, Corollary 1: a uniformly sampled loss can have any scheme's expected gradient."""
     for name, loss in (
         ("MSE", objectives.mse),
         ("L1", objectives.l1),
@@ -93,7 +93,7 @@ def _shares(priority: np.ndarray) -> np.ndarray:
 
 
 def _least_variance(td: Array) -> Numbers:
-    """Theorem 2: of all pairs with the same expected gradient, L1 has the lowest variance."""
+    """Theorem 2: of pairs of loss and scheme with equal mean gradients, L1 has least variance."""
     slope = np.asarray(_slope(objectives.mse, td), float)
     scaled, priority = equivalence.prioritised_equivalent(objectives.mse)
     own = np.asarray(_slope(scaled, td), float)
@@ -107,7 +107,7 @@ def _least_variance(td: Array) -> Numbers:
 
 
 def _what_per_minimises(td: Array) -> Numbers:
-    """Theorem 3: PER with |error|^tau / tau equals a uniform loss with another power."""
+    """Theorem 3: PER with |error|^tau / tau has the mean gradient of a uniform loss c |error|^p."""
     size = np.abs(np.asarray(td, float))
     for alpha, beta, tau in ((0.6, 0.4, 2.0), (0.6, 0.4, 1.0), (0.4, 0.0, 1.0), (0.6, 1.0, 2.0)):
         priority = size**alpha

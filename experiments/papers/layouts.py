@@ -61,8 +61,8 @@ def lines(
 ) -> None:
     """Plot lines with bands, in a panel for each value of column `panel` and each group of arms.
 
-    Infinite values belong to seeds that did not converge; their number is printed at the upper edge
-    of the panel.
+    Infinite values belong to seeds that did not converge; the number of these seeds is printed at
+    the upper edge of the panel.
 
     Args:
       plotted: data to plot.
@@ -78,10 +78,11 @@ def lines(
       log: axes with logarithmic scales, such as "xy".
       limits: limits of the y-axis.
       nested: arms with coinciding curves, drawn with decreasing widths so that all are visible.
-      theory: arms that are closed forms, drawn as markers above the lines.
-      converged: column -> value; selects the rows of `plotted.table` that have, as their `y`, the
-        `x` at which a seed reached `level` (infinite if it did not). The curve ends there in a
-        dot, and the title of the panel lists the arms with seeds that did not converge.
+      theory: arms that are closed forms, drawn as markers on top of the lines.
+      converged: column -> value, which selects rows of `plotted.table`. In these rows, column `y`
+        has the value of `x` at which a seed reached `level` (infinite if it did not). The curve
+        ends there in a dot, and the title of the panel lists the arms with seeds that did not
+        converge.
       level: value of `y` at which a seed counts as converged.
       repeats: word for seeds in the titles of panels.
     """
@@ -200,8 +201,8 @@ def claims(plotted: Plotted, path: Path) -> None:
 def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
     """Plot the gain in the final score of each arm over the baseline, in percent, per task.
 
-    Gains are those of `gains.of_seeds`: (x - y) / |y| of means over the last evaluations, paired by
-    seed.
+    Gains are computed by `gains.of_seeds`: differences of means over the last evaluations, paired
+    by seed, are divided by the magnitude of the baseline's mean over seeds.
     """
     own = gains.of_seeds(plotted.frame, baseline)
     bars(plotted._replace(frame=own), path, y_label=f"gain over {baseline} (%)")
@@ -210,7 +211,7 @@ def scores(plotted: Plotted, path: Path, *, baseline: str) -> None:
 def sooner(plotted: Plotted, path: Path, *, baseline: str) -> None:
     """Plot the percentage of training after which each arm reaches the baseline's final score.
 
-    Percentages are those of `gains.shares_until`: 100 % if a seed does not reach the score.
+    Percentages are computed by `gains.shares_until`: 100 % if a seed does not reach the score.
     """
     shown = plotted._replace(frame=gains.shares_until(plotted.frame, baseline))
     label = f"training until {baseline}'s final score (%)"
@@ -288,7 +289,7 @@ def settings_grid(plotted: Plotted, path: Path, *, starts: Mapping[str, str]) ->
 
 
 def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return a style for each arm: its method's style, unless three arms of a panel share it."""
+    """Return a style for each arm: its method's, unless more than two arms of a panel share it."""
     named = {arm: plotted.methods.get(arm, arm) for members in groups.values() for arm in members}
     crowded = {
         method
@@ -310,7 +311,7 @@ def _styles(plotted: Plotted, groups: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _curves(own: pd.DataFrame, arm: str, x: str, y: str, smooth: float, kind: str) -> pd.DataFrame:
-    """Return the curves of an arm, one column per seed, smoothed in the paper's block only."""
+    """Return an arm's curves, one column per seed, smoothed unless `kind` is OURS."""
     values = own[own["arm"] == arm].pivot_table(index=x, columns="seed", values=y)
     # Infinite values cannot be plotted; where one occurs, no aggregate is drawn.
     values = values[~np.isinf(values).any(axis=1)]
@@ -350,7 +351,7 @@ def _lost(axes: Axes, own: pd.DataFrame, x: str, y: str, styles: Mapping[str, An
 def _ends(
     axes: Axes, ends: Mapping[str, np.ndarray], level: float, kind: str, styles: Mapping[str, Any]
 ) -> list[str]:
-    """Draw a dot where each arm converged; return a line per arm with seeds that did not."""
+    """Draw a dot where each arm converged; return a caption per arm with seeds that did not."""
     found = []
     drawn = {line.get_label(): line for line in axes.lines}
     for arm, own in ends.items():

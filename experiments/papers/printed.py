@@ -1,4 +1,4 @@
-"""Numbers and claims printed in papers, statistics of them, and tables of presets."""
+"""Numbers and claims that papers print, statistics of these numbers, and tables of presets."""
 
 import ast
 import csv
@@ -26,8 +26,9 @@ def printed(name: str) -> tuple[tuple[str, ...], ...]:
 def claims() -> dict[str, tuple[Claim, ...]]:
     """Return the claims in `printed/claims.csv` by id of the entry.
 
-    A row is a claim, and an empty cell is a default. An example of column `where` is
-    "kind=final;n=16", and one of column `beside` is "per_every4/uniform_every4".
+    Each row of the file is a claim, and an empty cell stands for the default of the field of
+    `Claim`. An example in column `where` is "kind=final;n=16", and one in column `beside` is
+    "per_every4/uniform_every4".
     """
     found: dict[str, tuple[Claim, ...]] = {}
     header, *rows = printed("claims")
@@ -136,7 +137,10 @@ def options_of_presets(request: Request) -> pd.DataFrame:
 
 
 def settings(name: str, *presets: str, parts: tuple[str, ...] = ()) -> Computation:
-    """Return the computation of a table of presets, which tests compare with the papers."""
+    """Return the computation of a table of presets, which tests compare with the papers.
+
+    The table has the sections whose names begin with one of `parts`, by default all.
+    """
     return Computation(
         f"settings_{name}", options_of_presets, {"presets": presets, "parts": parts},
         sources=("experiments/papers/printed.py", "experiments/runs/presets.*"),

@@ -39,15 +39,16 @@ class Places(NamedTuple):
 
 
 _WAYS_OUT = (
-    "choose another --out, add --overwrite to make it again, or --other-code if only the code or "
-    "JAX's settings are others"
+    "choose another --out, add --overwrite to make it again, or add --other-code if only the code "
+    "or JAX's settings differ"
 )
 
 
 def check_figure(path: Path, name: str, size: SizeName, places: Places) -> None:
-    """Check that a figure can be written, and that an existing one is ours.
+    """Check that a figure can be written without replacing one that this command did not write.
 
-    A figure counts as ours if its table is in the same folder.
+    An existing figure counts as written by this command if its table is in the same folder. With
+    `places.overwrite`, any figure may be replaced.
 
     Raises:
       ValueError: the path is not writable, or the figure was not written by this command.
@@ -237,7 +238,7 @@ def _compute(source: Computation, size: SizeName, places: Places, parts: Parts) 
 
 
 def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfig]:
-    """Return the configurations of the arms that lack seeds of the study's first look."""
+    """Return the configurations of the arms that lack seeds for the study's first test."""
     study = experiment.study(size)
     points, seeds = study.points(), study.looks[0]
     runs = data.store.missing(points, seeds) if data.store else [(point, 0) for point in points]
@@ -245,7 +246,7 @@ def missing(experiment: Experiment, size: SizeName, data: Data) -> list[RunConfi
 
 
 def minutes_left(source: Source, size: SizeName, data: Data) -> float:
-    """Return the estimated minutes of the missing parts of a table on one core."""
+    """Return the estimated minutes that the missing parts of a table take on one core."""
     if isinstance(source, Computation):
         return 0.0 if data.made else source.minutes * (0.05 if size == "smoke" else 1.0)
     lacking = missing(source, size, data)

@@ -85,7 +85,7 @@ def of_runs(entry: Entry, size: SizeName, data: Data) -> Cells:
 
 
 def of_claims(entry: Entry, data: Data) -> Cells:
-    """Return the numbers that claims of a computation compare; only a header without claims."""
+    """Return a table of the numbers that an entry's claims compare; without claims, its header."""
     source = entry.source
     assert isinstance(source, Computation)
     sides = {
@@ -140,7 +140,7 @@ def _median(values: np.ndarray) -> float | None:
 
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
-    """Return values with the sign of the metric; verdicts negate metrics where lower is better."""
+    """Return values of metric `name`, no longer negated if lower values are better."""
     if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values

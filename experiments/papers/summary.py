@@ -37,7 +37,10 @@ def read(entry: Entry, size: SizeName, results: Path) -> Data | None:
 
 
 def status(entry: Entry, size: SizeName, data: Data | None) -> str:
-    """Return "not to be had", "to do", "other settings", "begun" or "done"."""
+    """Return the state of the work on an entry.
+
+    It is "not to be had" (no source), "to do", "other settings", "begun" or "done".
+    """
     if entry.source is None:
         return "not to be had"
     if data is None:
@@ -57,8 +60,8 @@ def findings_of(entry: Entry, size: SizeName, data: Data | None) -> list[Verdict
 def claims(entry: Entry, size: SizeName, data: Data | None) -> list[list[str]]:
     """Return one row per claim of an entry, with the columns `CLAIM_COLUMNS`.
 
-    A sweep has a single row with the number of claims per verdict. Without a complete table, the
-    verdict is the status of the entry.
+    A sweep (see `Entry.swept`) has a single row with the number of claims per verdict. Without a
+    complete table, column verdict has the status of the entry.
     """
     return _rows(entry, size, data, findings_of(entry, size, data))
 
@@ -101,9 +104,9 @@ def one(
       entry: the entry.
       size: size of its experiment.
       results: folder of the tables and figures.
-      base: folder of the report, from which links are relative.
-      above: table -> id of the entry that shows it, for entries above this one on the page. A
-        repeated table becomes a reference. The table of this entry is added.
+      base: folder of the report; links are relative to it.
+      above: tables that earlier entries on the same page show -> id of the entry. A table that is
+        among them becomes a reference to that entry; otherwise, the table is added.
     """
     data = read(entry, size, results)
     lines = [f"### {entry.id}: {entry.shows}", ""]
@@ -140,7 +143,7 @@ def one(
 
 
 def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
-    """Return the page of all claims with their verdicts, one table per paper."""
+    """Return a Markdown page with all claims and their verdicts, in one table per paper."""
     entries, parts, counts, families = list(entries), [], [], []
     for paper, title in PAPERS.items():
         rows = []
@@ -158,7 +161,7 @@ def everything(entries: Iterable[Entry], size: SizeName, results: Path) -> str:
 
 
 def _folded(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows of claims, with a single row for all claims about almost uniform draws."""
+    """Return rows of claims; one row replaces several about methods that drew almost uniformly."""
     found = [_ALIKE.search(row[4]) if row[2] == "not tested" else None for row in rows]
     if (count := sum(map(bool, found))) <= _FEW:
         return rows
@@ -175,7 +178,7 @@ def _folded(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _errors(families: Sequence[Sequence[Verdict]]) -> str:
-    """Return a sentence on the false verdicts to expect on the page of all claims."""
+    """Return sentences on the number of false verdicts to expect among all claims."""
     tested = [
         [own for own in family if own.looks and own.verdict not in _UNTESTED] for family in families
     ]

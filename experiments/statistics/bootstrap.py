@@ -1,4 +1,4 @@
-"""Percentile bootstrap intervals, which are exact for few seeds."""
+"""Percentile bootstrap intervals, computed from all possible resamples if seeds are few."""
 
 import itertools
 import math
@@ -39,10 +39,9 @@ def bootstrap_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentile bootstrap interval of a statistic over seeds (Agarwal et al. 2021).
 
-    Up to eight seeds, it is exact: all n^n resamples are enumerated. With few seeds, its coverage
-    is below nominal. Nominal 95 % intervals of an IQM cover about 90 % with five seeds, and 93 %
-    with ten; intervals of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 %
-    with twenty.
+    With up to eight seeds, all n^n resamples are enumerated. With few seeds, the coverage is below
+    nominal. Nominal 95 % intervals of an IQM cover about 90 % with five seeds, and 93 % with ten;
+    intervals of a mean cover 80 to 84 % with five, 86 to 90 % with ten, and 90 to 93 % with twenty.
 
     Args:
       x: `[seeds]` or `[seeds, points]`; whole seeds are resampled, so that curves stay intact.
@@ -76,8 +75,8 @@ def stratified_interval(
     """Return the percentile bootstrap interval of a statistic over seeds, stratified over tasks.
 
     The seeds of every arm on every task are resampled independently, and the statistic is computed
-    over all tasks (Agarwal et al. 2021, section 4.1). The interval is exact if there are at most
-    `ENUMERATED` distinct resamples.
+    over all tasks (Agarwal et al. 2021, section 4.1). All resamples are enumerated if at most
+    `ENUMERATED` of them are distinct.
 
     Args:
       arms: arrays `[seeds, tasks]`; the number of seeds may differ between arms.
@@ -130,7 +129,7 @@ def _multisets(size: int) -> tuple[np.ndarray, np.ndarray]:
 def _ends(
     estimates: np.ndarray, weights: np.ndarray | None, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the equal-tailed quantiles of estimates `[resamples, ...]`."""
+    """Return the lower and upper equal-tailed quantiles of estimates `[resamples, ...]`."""
     tail = (1 - level) / 2
     if weights is None:
         low, high = np.quantile(estimates, [tail, 1 - tail], axis=0)

@@ -80,12 +80,12 @@ class Claim:
 
     @property
     def may_find_no_difference(self) -> bool:
-        """Whether "no difference" is a possible verdict; not with a margin or a least effect."""
+        """Whether "no difference" can be a verdict: not for "at least as good" or with `least`."""
         return self.direction != "at least as good" and not self.least
 
 
 class NotAsked(ValueError):
-    """A claim that the runs cannot answer; the message gives the reason.
+    """Raised for a claim that the runs cannot answer; the message gives the reason.
 
     Attributes:
       outcome: "not tested", or "pilot" if there are too few seeds.
@@ -100,21 +100,21 @@ class NotAsked(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The runs of an arm on a task: one value per seed, and what the gate needs to know.
+    """The runs of an arm on a task: one value per seed, and facts that the gate checks.
 
     Attributes:
       label: label of the arm.
       env: the task.
       values: `[seeds]`, indexed by seed in ascending order; higher is better, and a seed without a
         finite value is worse than all others.
-      unit: unit of the values in words, for reasons.
+      unit: unit of the values, for the reasons of verdicts.
       code: version of the code and settings of JAX; "" is comparable with any version.
       settings: options that compared arms must share: agent, loop, protocol, replay ratio.
       id: name of the runs in their study.
       metrics: log points, with columns seed, step, eval_return and further metrics, or None.
       warmup: agent steps of the warm-up.
       good_return: return of a good agent on the task, or None if unknown.
-      prioritises: whether draws should differ from uniform; not for uniform replay and PAL.
+      prioritises: whether the method should draw non-uniformly; false for uniform replay and PAL.
       learned: whether the sampler has its own network.
       train_seconds: compute time of all seeds together, or None if unknown.
       is_control: whether these are runs of the baseline with other seeds.
@@ -208,7 +208,7 @@ def contrast(pairs: Sequence[tuple[Runs, Runs]], end: float | None) -> tuple[Run
 
 
 def values_of(metrics: pd.DataFrame, name: str, threshold: float | None, warmup: int) -> pd.Series:
-    """Return `[seeds]` of a metric, where higher is better; NaN for seeds that diverged.
+    """Return a metric's values `[seeds]`, negated if lower is better; NaN for diverged seeds.
 
     Args:
       metrics: log points, with columns seed, step and eval_return.

@@ -103,13 +103,16 @@ def count_pairs(
 def count_looks(
     arm: Values, baseline: Values, at: Sequence[int], effect: float = 0.0
 ) -> list[Counts]:
-    """Return the counts at every look whose seeds have all ended; higher values are better."""
+    """Return the counts after each number of seeds in `at` that both arms have (a look).
+
+    Higher values are better.
+    """
     complete = [seeds for seeds in at if seeds <= min(len(arm), len(baseline))]
     return [count_pairs(arm[:n], baseline[:n], effect=effect) for n in complete]
 
 
 def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
-    """Return the logarithm of the capital against the null mu = m.
+    """Return the logarithm of the capital (a test martingale) against the null mu = m.
 
     A bet on mean q multiplies the capital by q/m after a win, by (1 - q)/(1 - m) after a loss, and
     by the average of both after a tie. The capital is the mean over q = 1/200, ..., 199/200. It is
@@ -129,7 +132,7 @@ def log_capital(counts: Iterable[ArrayLike], m: ArrayLike) -> np.ndarray:
 
 
 def log_sign_capital(counts: Iterable[ArrayLike]) -> np.ndarray:
-    """Return the logarithm of the capital against mu = 1/2, with bets uniform on (0, 1).
+    """Return the log capital (see `log_capital`) against mu = 1/2, with bets uniform on (0, 1).
 
     Ties have no effect, and the capital is 2^(W + L) B(1 + W, 1 + L) for W wins and L losses. It
     differs by about 1 % from the mean over the grid of `log_capital`.
@@ -154,7 +157,7 @@ def anytime_test(looks: Sequence[Counts], m: float = 0.5) -> tuple[float, Counts
 
 
 def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
-    """Return the log capital `[...]` against m of the untied pairs in counts `[3, ...]`."""
+    """Return the log capital `[...]` that the untied pairs in counts `[3, ...]` give against m."""
     wins, ties, losses = counts
     return log_sign_capital(counts) if m == 0.5 else log_capital((wins, 0 * ties, losses), m)
 
@@ -162,8 +165,9 @@ def log_untied_capital(counts: np.ndarray, m: float) -> np.ndarray:
 def confidence_sequence(counts: Counts, alpha: float = 0.05) -> Interval:
     """Return the confidence sequence of mu at one look: all m with a capital below 1/alpha.
 
-    With probability at least 1 - alpha, the intervals of all looks contain mu. Ends are the
-    outermost multiples of 1/2000 in the interval; 0.0005 and 0.9995 mean that a side is open.
+    With probability at least 1 - alpha, the intervals of all looks contain mu, the paired
+    probability of improvement. Ends are the outermost multiples of 1/2000 in the interval; 0.0005
+    and 0.9995 mean that a side is open.
     """
 
     def outside(step: int) -> bool:
@@ -209,7 +213,7 @@ def share_won(counts: Counts) -> float:
 
 
 def p_value_of(looks: Sequence[Counts], m: float, sequential: bool) -> tuple[float, Counts]:
-    """Test the null m by the test of a design.
+    """Test the null m by `anytime_test` if the design is sequential, otherwise by `sign_test`.
 
     Returns:
       The p-value, and the counts of the look that gave the evidence.
@@ -225,7 +229,7 @@ def p_value_of(looks: Sequence[Counts], m: float, sequential: bool) -> tuple[flo
 
 
 def interval_of(counts: Counts, alpha: float, sequential: bool) -> Interval:
-    """Return the interval of `estimate_of` at level 1 - alpha."""
+    """Return the interval at level 1 - alpha of the quantity that `estimate_of` estimates."""
     return confidence_sequence(counts, alpha) if sequential else clopper_pearson(counts, alpha)
 
 
@@ -235,7 +239,10 @@ TESTS = {True: "anytime p", False: "sign test p"}
 
 
 def estimate_of(counts: Counts, sequential: bool) -> float:
-    """Return the estimate of a design: mu, or the share of untied pairs that an arm wins."""
+    """Return the estimate: paired probability of improvement, or share of untied pairs won.
+
+    A sequential design estimates the paired probability, and a fixed design the share.
+    """
     return counts.mean if sequential else share_won(counts)
 
 

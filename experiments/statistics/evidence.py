@@ -19,8 +19,8 @@ class Evidence:
     Attributes:
       claim: the claim.
       looks: counts of all seeds up to each look; a single look in a fixed design.
-      stopped: outcome that does not depend on the counts, with its reason, or None. A claim with
-        such an outcome is not part of the family.
+      stopped: outcome of the gate with its reason, or None if the claim passes. A claim that does
+        not pass is not part of the family.
       corrected: whether the claim belongs to the family over which p-values are corrected; not for
         a control.
       pairs: runs of arm and baseline on the tasks that count; () if only the counts are known.
@@ -36,7 +36,7 @@ class Evidence:
 
     @property
     def tasks(self) -> int:
-        """Number of pairs of a seed, one on each task."""
+        """Number of tasks that count, on each of which every seed gives a pair; at least 1."""
         return max(len(self.pairs), 1)
 
 
@@ -53,7 +53,8 @@ def collect(
       pairs: runs of arm and baseline on every task.
       looks: numbers of seeds at the looks of a sequential design; a look at all seeds is added.
         None means one test of all seeds.
-      ungated: reason to judge arms that the gate stops, or None.
+      ungated: reason to disable the gate, which then stops only arms that cannot be compared; None
+        keeps the gate.
 
     Raises:
       NotAsked: there are fewer than two seeds, or fewer than at the first look.
@@ -85,7 +86,7 @@ def collect(
 
 
 def _has_learned(pair: tuple[Runs, Runs], looks: Sequence[int] | None) -> bool:
-    """Return whether a task counts: agents learned by the first look, or are incomparable."""
+    """Return whether a task counts: agents learned by the first look, or cannot be compared."""
     if looks is not None:
         pair = pair[0].first(looks[0]), pair[1].first(looks[0])
     return learned(*pair) or incomparable(*pair) is not None

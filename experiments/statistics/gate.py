@@ -20,12 +20,13 @@ _LIKE_UNIFORM = "not tested (behaved like uniform)"
 
 
 def gate(arm: Runs, baseline: Runs, ungated: str | None = None) -> tuple[Outcome, str] | None:
-    """Return an outcome that does not depend on wins and losses, with its reason, or None.
+    """Return the outcome of the gate with its reason, or None if the runs pass.
 
     Args:
       arm: runs of the arm of a claim on a task.
       baseline: runs of its baseline.
-      ungated: reason for judging arms that do not test their methods; None if there is none.
+      ungated: reason to disable the gate, which then stops only arms that cannot be compared; None
+        keeps the gate.
     """
     if arm.pair and baseline.pair:  # a contrast: both gains must be evidence
         return gate(*arm.pair, ungated) or gate(*baseline.pair, ungated)
@@ -89,7 +90,10 @@ def learned(arm: Runs, baseline: Runs) -> bool:
 
 
 def at_limit(pairs: list[tuple[Runs, Runs]]) -> tuple[Outcome, str] | None:
-    """Return the outcome of arms that have the same value on all seeds of every task, or None."""
+    """Return an outcome and its reason if, on every task, all values are equal or none is finite.
+
+    The values of a task are those of all seeds of both arms. Otherwise, return None.
+    """
     values = np.array([])
     for arm, baseline in pairs:
         values = np.concatenate([arm.values, baseline.values]).astype(float)

@@ -15,7 +15,7 @@ def cells(rows: Sequence[Mapping[str, Any]], called: str = "replay") -> list[lis
     There is a column with agent steps if their number differs between runs.
 
     Args:
-      rows: one mapping per run, with the keys of `statistics.summarise`, `replay` (its label) and
+      rows: one mapping per run, with the keys of `summaries.summarise`, `replay` (its label) and
         optionally `steps_per_second` (agent steps per second over all seeds, or None).
       called: header of the column of labels.
     """

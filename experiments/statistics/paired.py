@@ -28,7 +28,7 @@ def differences_of(arm: ArrayLike, baseline: ArrayLike) -> tuple[float, ...] | N
     """
     x, y = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"arms of shape {x.shape} and {y.shape} make no pairs: give [seeds] each")
+        raise ValueError(f"shapes {x.shape} and {y.shape} make no pairs: give [seeds] of each arm")
     return tuple((x - y).tolist()) if np.isfinite([x, y]).all() else None
 
 
@@ -53,7 +53,7 @@ def describe(seeds: int, differences: Sequence[float] | None) -> dict[str, Any]:
         value, ends = None, None
         if differences is not None:
             if len(differences) < 2:
-                raise ValueError("an interval needs at least two seeds: train more")
+                raise ValueError("an interval needs at least two seeds: train more seeds")
             value = float(statistic(np.asarray(differences)))
             low, high = bootstrap_interval(differences, statistic)
             ends = float(low), float(high)

@@ -34,9 +34,9 @@ def seeds_needed(
       pilot: observed or guessed counts, from which the rates are estimated.
       alpha: alpha of the study, divided by its number of claims.
       margin: margin of "no difference", as in `decide`.
-      null: null of the claim.
-      equivalence: whether "no difference" is an answer.
-      seen: counts so far.
+      null: share of untied pairs that the arm wins under the null of the claim.
+      equivalence: whether "no difference" also decides the claim.
+      seen: counts so far, to which further pairs are added.
       chance: probability of a decision.
 
     Returns:

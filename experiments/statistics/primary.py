@@ -64,7 +64,7 @@ class PrimaryMetric:
         return "had" if self.higher_is_better else f"solved {task}"
 
     def label(self, between: str = " ") -> str:
-        """Return the label of an axis with this metric."""
+        """Return the label of an axis with this metric; `between` separates name and unit."""
         better = "higher" if self.higher_is_better else "lower"
         return f"{self.name}{between}({self.unit}, {better} is better)"
 

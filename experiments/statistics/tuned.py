@@ -1,4 +1,4 @@
-"""Scores of every run of a study, and of every method with best and with default settings."""
+"""Scores of every run of a study, and of every method with its best and its default settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -21,17 +21,17 @@ class Estimate(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """Best and default point of a method on a task."""
+    """Best and default point (settings) of a method on a task, with their scores."""
 
     env: str
     label: str
     points: int  # number of candidates
-    best: str  # id of the best point, or of the default one without a successful trial
-    # Score on the selecting seeds, optimistic; None without a choice, or if the table of a search
-    # lacks these runs.
+    best: str  # id of the best point, or of the default point if no trial succeeded
+    # Optimistic score of the best point, on the seeds that selected it; None if there was nothing
+    # to choose, or if the table of a search lacks these runs.
     chosen: Estimate | None
-    shown: Estimate  # score on the held-out seeds
-    default: Estimate | None  # default point on held-out seeds; None if it was not run
+    shown: Estimate  # score of the best point on the held-out seeds
+    default: Estimate | None  # score of the default point on these seeds; None if it was not run
 
 
 def swept(table: pd.DataFrame, settings: Sequence[str]) -> list[str]:
@@ -83,12 +83,15 @@ def estimate(values: Sequence[float] | np.ndarray, diverged: int = 0) -> Estimat
 
 
 def has_choice(table: pd.DataFrame) -> bool:
-    """Return whether any method has several points on a task; `table` is from `scores`."""
+    """Return whether any method has several points (settings) on a task, in a table of `scores`."""
     return bool((table.groupby(["env", "replay"])["point"].nunique() > 1).any())
 
 
 def unseen(seeds: Sequence[int], choice: bool) -> list[int]:
-    """Return the held-out seeds out of sorted seeds; all of them without a `choice` of points."""
+    """Return the held-out seeds: every second one of the sorted `seeds`.
+
+    Return all if there is a single seed, or if there is no `choice` between points (settings).
+    """
     return list(seeds[1::2] or seeds) if choice else list(seeds)
 
 
@@ -97,7 +100,7 @@ def tuning_curve(
     higher_is_better: Callable[[str], bool],
     base_points: Mapping[str, Mapping[str, str]],
 ) -> list[Tuned]:
-    """Select every method's best point on half of the seeds, and score it on the other half.
+    """Select every method's best point (settings) on half of the seeds; score it on the other half.
 
     The score of the best of many points is biased on the seeds that selected it, and unbiased on
     held-out seeds. A single seed is used for both, and all seeds are used for scores if no method

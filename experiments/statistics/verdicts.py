@@ -53,12 +53,12 @@ class Verdict:
     counts: Counts = Counts()
     seeds: int = 0
     estimate: float = 0.5  # share of untied pairs won, or mu in a sequential design
-    interval: Interval = (0.0, 1.0)  # of the estimate at the level; all of a family hold together
+    interval: Interval = (0.0, 1.0)  # of the estimate at `level`: all of a family hold jointly
     level: float = 1.0  # 1 - alpha / (claims of the family)
     p_value: float = 1.0  # corrected over the family (Holm)
     raw: float = 1.0  # p-value before the correction
-    # Seeds that decide with 80 % probability, if undecided and planned; in a fixed design, those of
-    # a new sequential study.
+    # Number of seeds that decide the claim with 80 % probability, if it is undecided and `plan` was
+    # true; in a fixed design, the number in a new sequential study.
     expected: int | None = None
     quantity: str = ""  # name of the estimate and its interval
     effective_buffer: float | None = None  # of the arm, as are the following two
@@ -111,7 +111,8 @@ def judge(
       looks: numbers of seeds at the looks of a sequential design; a look at all seeds of each
         claim is added. None means one test of all seeds.
       margin: margin of "no difference" and "at least as good".
-      ungated: reason to judge arms that the gate stops, or None.
+      ungated: reason to disable the gate, which then stops only arms that cannot be compared; None
+        keeps the gate.
       plan: whether to estimate the seeds that undecided claims still need.
 
     Returns:
@@ -169,7 +170,7 @@ def decide(
       ValueError: a claim has no look, or several in a fixed design.
     """
     if lacking := [name for name, evidence in claims.items() if not evidence.looks]:
-        raise ValueError(f"claim '{lacking[0]}' has no look: give the counts of one at least")
+        raise ValueError(f"claim '{lacking[0]}' has no look: give its counts at one look at least")
     family = [
         name for name, evidence in claims.items() if evidence.corrected and evidence.stopped is None
     ]
@@ -235,7 +236,10 @@ def _outcome(
 
 
 def _is_even(counts: Counts, alpha: float, margin: float, sequential: bool) -> bool:
-    """Return whether intervals lie strictly between 1/2 - margin and 1/2 + margin."""
+    """Return whether the interval lies strictly between 1/2 - margin and 1/2 + margin.
+
+    If more than half of the pairs tie, the interval without ties must also lie there.
+    """
     mostly_tied = 2 * counts.ties > counts.pairs
     for kind in (counts, counts.untied) if mostly_tied else (counts,):
         low, high = interval_of(kind, alpha, sequential)
@@ -271,7 +275,7 @@ def _with_numbers(
 def _expected(
     evidence: Evidence, counts: Counts, seen: Counts, alpha: float, margin: float
 ) -> int | None:
-    """Return the seeds that decide a claim with a probability of 80 %, or None if too many.
+    """Return how many seeds decide a claim with a probability of 80 %, or None if too many.
 
     The number includes the seeds in `seen`. Rates of wins and losses are estimated from `counts`.
     """

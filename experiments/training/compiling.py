@@ -1,7 +1,7 @@
-"""Functions that are traced once, their data dependencies, and fast compilation of rare programs.
+"""Functions that are traced once, their data dependencies, and fast compilation of rare calls.
 
 JAX's batching also finds which outputs depend on which inputs, but it traces the body of every loop
-several times, which multiplies for nested loops. This module reads a program that is traced once.
+several times, which multiplies for nested loops. This module reads a jaxpr that is traced once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ def default_platform() -> str:
 
 
 class Waiting(ValueError):
-    """Raised if devices may send different numbers of messages, and so wait for others forever."""
+    """Raised if devices may make different numbers of collective calls, and so wait forever."""
 
 
 class Traced:
@@ -115,8 +115,8 @@ def depends(
       constants: one flag per constant.
 
     Raises:
-      Waiting: with `on_device`, a branch or loop contains messages, and the choice of the branch or
-        the number of iterations may differ between devices.
+      Waiting: with `on_device`, a branch or loop contains messages (collective operations), and the
+        choice of the branch or the number of iterations may differ between devices.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
     known.update(zip(jaxpr.constvars, constants, strict=False))
@@ -224,7 +224,7 @@ def _custom(equation: JaxprEqn, given: Flags, on_device: bool) -> Flags:
 
 
 def _check_messages(differs: bool, what: str, *parts: Jaxpr) -> None:
-    """Raise Waiting if devices may disagree on whether to execute parts with messages."""
+    """Raise Waiting if devices may differ in whether they execute parts with collectives."""
     names = {name for part in parts for name in _primitives(part)} if differs else set()
     if found := sorted(names & _MESSAGES):
         raise Waiting(f"{what} with a message ({', '.join(found)}) may differ between devices")

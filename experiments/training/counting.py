@@ -36,7 +36,7 @@ def count(counts: Array, batch: Sample, ring: Ring) -> Array:
 
 
 def counted(counts: Array, ring: Ring) -> Counts:
-    """Return the draws of the transitions that are stored now."""
+    """Return the draws of the transition that is now in each slot; an empty slot has none."""
     slots = jnp.arange(ring.capacity, dtype=jnp.int32)
     is_drawn = (counts[:, 0] == ring_.version(ring, slots)) & (slots < ring_.size(ring))
     return Counts(jnp.where(is_drawn, counts[:, 1], 0), jnp.where(is_drawn, counts[:, 2], -1))

@@ -1,4 +1,4 @@
-"""Drivers, which train a batch of runs from one log point to the next.
+"""Drivers, which train a group of runs together, from one log point to the next.
 
 There is one driver for each kind of environment: `CompiledDriver` here, and
 `host_loop.HostDriver` for environments on the host.
@@ -41,7 +41,7 @@ class CutShort(Exception):
 
 
 class Driver(abc.ABC):
-    """S runs of one program; arrays of states and metrics have a leading `[S]`.
+    """S runs that are trained together; arrays of states and metrics have a leading `[S]`.
 
     Attributes:
       schedule: log points and counts.
@@ -81,7 +81,10 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def chunk(self, state: Any, blocks: int) -> tuple[Any, Metrics]:
-        """Run `blocks` blocks and an evaluation; donate the state. Each metric is `[S]`."""
+        """Run `blocks` blocks of training and an evaluation; return state and metrics `[S]`.
+
+        The argument `state` is donated.
+        """
 
     def to_save(self, state: Any) -> Any:
         """Return a state in the form in which it is saved."""
@@ -95,13 +98,13 @@ Place: TypeAlias = jax.Device | Mesh
 
 
 class Layout(NamedTuple):
-    """The division of S runs into programs.
+    """The division of S runs into groups, each of which is trained by one compiled program.
 
     Attributes:
       runs: S.
-      width: runs in a program; copies of the last run pad the last program.
-      places: one for each concurrent program: a device (on CPU, the same device once per core), or
-        the mesh over which every run is sharded.
+      width: runs in a group; copies of the last run pad the last group.
+      places: one for each program that runs at the same time: a device (on CPU, the same device
+        once per core), or the mesh over which every run is sharded.
     """
 
     runs: int
@@ -110,21 +113,21 @@ class Layout(NamedTuple):
 
     @property
     def programs(self) -> int:
-        """Number of programs."""
+        """Number of groups, each with its program."""
         return math.ceil(self.runs / self.width)
 
     def members(self, number: int) -> np.ndarray:
-        """Return the indices of a program's runs."""
+        """Return the indices `[width]` of the runs in a group."""
         first = number * self.width
         return np.minimum(np.arange(first, first + self.width), self.runs - 1)
 
     def place(self, number: int) -> Place:
-        """Return the place of a program."""
+        """Return the device or mesh on which a group is trained."""
         return self.places[number % len(self.places)]
 
 
 class Programs:
-    """Programs that are traced once, and compiled once for each width and place.
+    """A store of programs that are traced once, and compiled once for each width and place.
 
     On CPU, all cores are one device, which executes several programs at a time: threads can share
     a compiled program.
@@ -137,7 +140,7 @@ class Programs:
         self._compiled: dict[Any, Future[Any]] = {}
 
     def seeds(self, program: Program, example: Any) -> Seeds:
-        """Return the functions of a program, vectorised over runs.
+        """Return the functions of a program, vmapped over runs.
 
         Args:
           program: the program of one run.
@@ -178,7 +181,7 @@ class Programs:
         return future.result(), time.perf_counter() - began
 
     def _forget(self, program: int) -> None:
-        """Drop a program's compiled loops and its trace; running batches keep their references."""
+        """Drop a program's compiled loops and its trace; drivers keep what they are running."""
         self._compiled = {key: at for key, at in self._compiled.items() if key[0] != program}
         self._traced.pop(program, None)
 
@@ -208,9 +211,9 @@ def _of_state(seeds: Seeds, place: Place) -> Any:
 
 
 class CompiledDriver(Driver):
-    """A driver of runs whose environments compile, in one or several calls of a program.
+    """A driver of runs whose environments compile, in one or several groups (see `Layout`).
 
-    Its state is a tuple with the state of each call. A resumed driver gives the same numbers bit
+    Its state is a tuple with the state of each group. A resumed driver gives the same numbers bit
     for bit, on any number of cores.
     """
 
@@ -222,7 +225,7 @@ class CompiledDriver(Driver):
         Args:
           program: the program of one run.
           inputs: inputs of the program's `init` for all runs, `[S, ...]`.
-          where: division of the runs into programs.
+          where: division of the runs into groups, and their devices.
           programs: store of traces and compiled programs, which several drivers may share; None
             makes a new one.
         """
@@ -267,7 +270,7 @@ class CompiledDriver(Driver):
         return self._seeds.like(self._where.runs)
 
     def resume(self, saved: LoopState) -> tuple[LoopState, ...]:
-        """Return copies of the programs' parts of a saved state; `chunk` donates them."""
+        """Return copies of each group's part of a saved state; `chunk` donates them."""
 
         def part(number: int, axis: int | None, leaf: Any, at: Any) -> Any:
             if leaf is None:
@@ -317,7 +320,7 @@ class CompiledDriver(Driver):
         return _of_inputs(self._where.place(number))
 
     def _concurrently(self, call: Callable[[int], Any]) -> list[Any]:
-        """Return the results of a function for each program's number, called concurrently."""
+        """Call a function with the number of each group, concurrently; return results in order."""
         count = self._where.programs
         if count == 1:
             return [call(0)]
@@ -349,7 +352,7 @@ class CompiledDriver(Driver):
 
 
 def _bytes_of(compiled: Any) -> int:
-    """Return the bytes of a compiled program's inputs, outputs and temporary arrays, or 0."""
+    """Return the bytes of a compiled program's inputs, outputs and temporaries; 0 if unknown."""
     memory = compiled.memory_analysis()
     if memory is None:
         return 0

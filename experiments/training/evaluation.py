@@ -29,8 +29,8 @@ def play_out(
     """Step environments until each has finished its first episode.
 
     Args:
-      step: `(playing, time) -> (playing, TimeStep)` for all environments; `time` counts agent steps
-        from 0.
+      step: `(playing, time) -> (playing, TimeStep)` for all environments; `playing` is any state of
+        environments and policy, and `time` counts agent steps from 0.
       start: `playing` after the reset.
       shape: `(N,)` for N environments, or `(S, N)` for S seeds.
       while_loop: `jax.lax.while_loop`, or `python_while` for a `step` that cannot be traced.
@@ -63,7 +63,7 @@ class EvaluationKeys(NamedTuple):
     """Keys of an evaluation of N episodes."""
 
     resets: Array  # [N]
-    steps: Array  # [N + 1] roots to fold with the time: of each environment, and of the actions
+    steps: Array  # [N + 1] roots to fold with the time: N for environments, the last for actions
 
 
 def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
@@ -73,7 +73,7 @@ def evaluation_keys(key: Array, episodes: int) -> EvaluationKeys:
 
 
 def keys_at(keys: EvaluationKeys, time: Array) -> tuple[Array, Array]:
-    """Return the keys of the actions and of the environments `[N]` at one step."""
+    """Return the key `[]` of all actions and the keys `[N]` of the environments at one step."""
     now = fold_in(keys.steps, time)
     return now[-1], now[:-1]
 

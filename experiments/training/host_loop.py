@@ -2,8 +2,9 @@
 
 It calls the phases of the compiled loop, jitted, for all seeds together (arrays have a leading
 `[S]`). While the environments step on the host, the device computes the gradient updates that are
-due. A block of the compiled loop collects before it learns. Here both run concurrently, so that the
-transitions of the current step are not yet in the replay when the updates sample from it.
+due. A block of the compiled loop collects before it learns. Here, collecting and learning run
+concurrently, so that the transitions of the current step are not yet in the replay when the updates
+sample from it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from experiments.training.state import LoopState, Metrics, Sums
 from jaxreplay.replay import Replay
 from jaxreplay.types import Tree
 
-MakeHost = Callable[[int, bool], HostEnvironment]  # (num_envs, training) -> a batch
+MakeHost = Callable[[int, bool], HostEnvironment]  # (num_envs, training) -> a batch of num_envs
 
 
 class Batches:
@@ -99,7 +100,7 @@ class HostDriver(Driver):
         config: LoopConfig,
         seeds: Sequence[int],
     ) -> None:
-        """Make the run of `seeds`, for environments with the spec `environment`.
+        """Make the driver of one run per seed, for environments with the spec `environment`.
 
         `make` is called when the run begins. For other arguments and errors, see
         `loop.make_program`.

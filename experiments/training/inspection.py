@@ -26,7 +26,9 @@ ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
 def measure_share(batch: Sample, replay: Any) -> Metrics:
-    """Measure the share of the buffer in use; `conclude` converts means over updates to metrics.
+    """Measure the effective share of the buffer, as a term that `conclude` converts to a metric.
+
+    The argument of `conclude` is the mean of the term over updates.
 
     Args:
       batch: `[B]`, as drawn by the replay.
@@ -65,8 +67,8 @@ def conclude(means: Metrics) -> Metrics:
     within a batch; `age` in agent steps; `distinct`, the share of different transitions in a batch;
     `effective_batch`, `(sum w)^2 / (B sum w^2)` of the importance weights (Kish 1965);
     `effective_buffer`, `1 / (N sum P^2)` for N transitions of probability P, the share of the
-    buffer in use. It needs `Draw.probability`: the mean of P over draws estimates `sum P^2`, so
-    that `effective_buffer` is a harmonic mean over updates.
+    buffer that is effectively drawn from. It needs `Draw.probability`: the mean of P over draws
+    estimates `sum P^2`, so that `effective_buffer` is a harmonic mean over updates.
     """
     if _CONCENTRATION not in means:
         return means

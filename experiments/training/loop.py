@@ -4,7 +4,7 @@
     chunk = a loop of blocks, then a greedy evaluation: one log point
 
 Between chunks, Python prints, logs and saves checkpoints; `make_train` puts all chunks in one
-program. A chunk is the same for one seed and, vmapped, for many.
+compiled program. The function of a chunk is written for one seed, and vmapped over many.
 """
 
 import dataclasses
@@ -163,7 +163,7 @@ class Loop:
         return differing(start, Traced(once, start.outputs), from_outside=True)
 
     def after_block(self, state: LoopState) -> LoopState:
-        """Measure the scale of rewards and evaluate for the replay, when due."""
+        """If due, measure the scale of rewards, and play an evaluation from which replay learns."""
         phases = self.phases
         state = phases.after_block(state)
         if not phases.evaluates_for_replay:
@@ -186,7 +186,7 @@ class Loop:
         )
 
     def chunk(self, state: LoopState, blocks: Array) -> tuple[LoopState, Metrics]:
-        """Run `blocks` blocks and an evaluation."""
+        """Run `blocks` blocks and an evaluation; return the state and the log point's metrics."""
         before, state = state, self._inside(state)
         block = Traced(self.block, state)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), block.outputs[1:])

@@ -207,7 +207,7 @@ class Phases:
         return common.epsilon_greedy(action, key, share, self.action_space.n), memory
 
     def no_memory(self, agent_state: Any, obs: chex.ArrayTree) -> Any:
-        """Return the initial memory of the agent, zeros for N episodes; () for no memory.
+        """Return the initial memory of the agent, zeros for N episodes; () if it has no memory.
 
         `obs` are the first observations, `[N, ...]`.
         """

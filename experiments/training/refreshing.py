@@ -1,4 +1,4 @@
-"""Feedback on all stored transitions, for methods with exact priorities."""
+"""Feedback on all stored transitions, for methods that recompute all priorities."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxreplay.ring import Ring
 def refreshed(
     replay: Replay, replay_state: Any, agent: Agent, agent_state: Any, updates: Array, key: Array
 ) -> Any:
-    """Return the state of a replay with the current priorities of all slots, when due.
+    """Return the state of a replay, with the priorities of all slots recomputed when due.
 
     Args:
       replay: replay whose `requires.refresh` says when priorities are due.

@@ -16,7 +16,7 @@ class Schedule:
     warmup_rows: int  # agent steps in each environment before learning
     warmup_steps: int  # agent steps of the warm-up
     block_steps: int  # agent steps of a block
-    log_points: tuple[int, ...]  # blocks before each log point
+    log_points: tuple[int, ...]  # blocks from the previous log point (or the warm-up) to each
     steps: tuple[int, ...]  # agent steps at each log point
     updates: int  # gradient updates in total
 

@@ -1,4 +1,4 @@
-"""Many seeds in one program: a Program vmapped over keys, with shared step counters."""
+"""Many seeds in one compiled program: a Program vmapped over keys, with shared step counters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

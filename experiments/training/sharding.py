@@ -93,8 +93,9 @@ def check(init: Traced, chunk: Traced) -> None:
     evaluations and log points. The check follows dependencies in the traced functions. A value may
     differ between devices if it depends on the number of a device (and so on its keys) without a
     reduction over devices in between. Numbers are not compared, so a value that is equal for
-    another reason counts as different. Branches and loops that send messages must not depend on
-    such values: a device would wait forever for messages that others do not send.
+    another reason counts as different. Branches and loops with messages (collective operations)
+    must not depend on such values: a device would wait forever for messages that others do not
+    send.
 
     Args:
       init: `init` of one device.

@@ -95,7 +95,7 @@ def learning_keys(state: LoopState) -> Array:
 
 
 def observing_keys(state: LoopState) -> Array:
-    """Return the keys `[2]` of giving returns to the replay, and of an evaluation for it."""
+    """Return the keys `[2]` for passing returns to the replay, and for the replay's evaluations."""
     return fold_in(state.keys.observe, state.rows)
 
 
