@@ -32,7 +32,7 @@ COMMANDS = {
     "sweep": (sweep, [*STUDY, "--envs", "walk/4", "--grid", "replay.alpha=0.4,0.6"]),
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-ROUNDS = int(os.environ.get("JAXREPLAY_KILLS", "3"))
+ROUNDS = int(os.environ.get("JAXREPLAY_KILLS", "2"))
 CHANGES = 3  # most checkpoints that are written before a kill
 LONG = 120.0  # seconds
 

@@ -210,13 +210,13 @@ def test_transitions_are_drawn_with_their_probabilities(name, count):
     assert np.abs(error).max() < 4.5  # standard deviations of independent draws, an upper bound
 
 
-@pytest.mark.parametrize("name", ["per", "pser", "per_stored"])
+@pytest.mark.parametrize("name", ["pser", "per_stored"])
 def test_checks_of_shard_map_pass_and_change_nothing(name):
     unchecked, checked = run(name, 2), run(name, 2, checked=True)
     jax.tree.map(np.testing.assert_array_equal, unchecked, checked)
 
 
-@pytest.mark.parametrize("name", ["uniform", "per", "per_buffer", "pser"])
+@pytest.mark.parametrize("name", ["uniform", "per_buffer", "pser"])
 def test_one_device_gives_the_numbers_of_a_replay_without_axis(name):
     jax.tree.map(np.testing.assert_array_equal, run(name, 1)[1], run(name, 1, divided=False)[1])
 
