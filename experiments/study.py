@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=shared.folder, metavar="DIR", help="folder for results [default runs/FILE]"
     )
-    parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue DIR's study")
+    parser.add_argument("--resume", type=shared.folder, metavar="DIR", help="continue in DIR")
     parser.add_argument("--overwrite", action="store_true", help="discard a study in --out")
     parser.add_argument("--dry-run", action="store_true", help=_DRY_RUN)
     shared.add_own_modules(parser, several=True)
@@ -314,9 +314,7 @@ def _parse(
         for entry in options_of(RunOutput):
             name = f"--{entry.name.replace('_', '-')}"
             parser.reasons[name] = f"{name} is an option of experiments.train: remove it"
-        parser.reasons["--metric"] = (
-            "--metric is called --primary in all commands: use --primary final"
-        )
+        parser.reasons["--metric"] = "--metric is called --primary here: use --primary final"
     about = "results besides the tables"
     add_options(parser, options, group="output", about=about, without=without)
     about = "place and limits; no number depends on them"

@@ -346,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--hours", type=float, default=_HOURS, metavar="NUMBER",
-        help=f"hours for all tasks together; the same command continues [default {_HOURS:g}]",
+        help=f"limit for all tasks together; the same command continues [default {_HOURS:g}]",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=shared.folder, default=Path("runs/suite"), metavar="DIR",

@@ -52,7 +52,7 @@ def read(
 
 
 def show_table(rows: Sequence[Row]) -> None:
-    """Print rows with the same columns as a table, without `us`, the times of single turns."""
+    """Print a table of rows with the same columns, without `us`, the times of single turns."""
     columns = [name for name in rows[0] if name != "us"]
     show(markdown([columns, *([_text(row[name]) for name in columns] for row in rows)]))
 

@@ -80,7 +80,7 @@ def compare(before: str, after: str) -> dict[str, float]:
     """Return the largest relative difference of each column of two `metrics.csv`, largest first.
 
     Columns without differences are left out. A difference is infinite if only one number is NaN, or
-    only one table has the column. With different numbers of rows, only "step" differs, infinitely.
+    only one table has the column. Tables with different numbers of rows give {"step": infinity}.
     """
     tables = [pd.read_csv(io.StringIO(text)) for text in (before, after)]
     if len(tables[0]) != len(tables[1]):

@@ -55,7 +55,7 @@ def loop(make: MakeTrain, config: RunConfig, steps: int) -> timing.Run:
 
 
 def rejax_train(config: RunConfig) -> MakeTrain:
-    """Return the loop of rejax's agent that has the name of the run's agent, without evaluations.
+    """Return rejax's training loop of the agent that `config` names, without evaluations.
 
     Its replay draws batches without replacement, by sorting a random number per slot.
     """
@@ -127,7 +127,7 @@ def purejaxrl_train(folder: Path, config: RunConfig) -> MakeTrain:
 
 
 class _QNetwork(nn.Module):
-    """The Q network of purejaxrl with our layers, for which purejaxrl has no option."""
+    """A Q network for purejaxrl with our sizes of layers, for which it has no option."""
 
     hidden: tuple[int, ...]
     action_dim: int

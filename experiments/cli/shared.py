@@ -186,7 +186,7 @@ def add_common(
          f"{', '.join(registry.AGENTS)}, or {own}agent [default {default.agent}]"),
         *(many if several else one),
         ("preset", one_of("preset", PRESETS), "NAME", "a paper's defaults, also of agent, method "
-         "and task; explicit options take precedence; --list describes them [default none]"),
+         "and task; explicit options take precedence; --list describes presets [default none]"),
         ("seeds", int, "INT", f"number of seeds [default {seeds}]"),
         ("seed", int, "INT", "first seed [default 0]"),
         ("out", folder, "DIR", f"folder of results [default {out}]"),
@@ -304,8 +304,8 @@ def run_command(
     Args:
       parser: reports invalid input, with exit code 2.
       command: function that runs the command.
-      again: end of the message about an error of the operating system, such as a full disk, which
-        says how to continue.
+      again: how to continue after an error of the operating system, such as a full disk; the end of
+        the message.
 
     Returns:
       The exit code.

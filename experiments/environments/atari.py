@@ -197,7 +197,7 @@ class AtariEnvironment(HostEnvironment):
         return self._games.reset(options={"reset_mask": games})
 
     def _begin(self, stacks: Array, frames: Array, where: Array) -> Array:
-        """Return stacks; those in `where` `[E]` bool begin anew, with one frame from `frames`."""
+        """Return stacks; those in `where` `[E]` bool have only the newest frame, from `frames`."""
         stacks = stacks.copy()
         stacks[where] = 0
         stacks[where, ..., -1] = frames[where]

@@ -19,7 +19,7 @@ from jaxreplay.traced import is_zero
 
 
 class EpisodeState(NamedTuple):
-    """State of the dynamics, step counter of the episode, and values that the options keep."""
+    """State of the dynamics, step counter of the episode, and what some options remember."""
 
     inner: Any
     steps: Array  # [] int32, agent steps in this episode

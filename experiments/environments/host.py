@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 class EnvironmentFailed(Exception):
-    """Raised if an environment raises an error or returns a non-finite number; see the message."""
+    """Raised if an environment fails or returns a non-finite number; the message has details."""
 
 
 class OneFailed(Exception):

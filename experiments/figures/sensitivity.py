@@ -1,4 +1,4 @@
-"""Figures of a grid: scores against each setting, and with every method's best and default ones.
+"""Figures of a grid: scores against each setting, and of methods at best and default settings.
 
 Tables come from `tuned.scores`. `metric` returns the primary metric of a task.
 """

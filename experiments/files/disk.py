@@ -152,7 +152,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Return a context with the path of an empty file, which replaces `path` at its end.
+    """Return a context with the path of an empty file, which replaces `path` when the context ends.
 
     Errors are those of `write_bytes`.
     """

@@ -97,7 +97,7 @@ def study_folder(folder: Path, name: str, size: str) -> Path:
 
 
 def paths(folder: Path, name: str, size: str) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
-    """Return two pairs of paths, of numbers and their origin: for a computation and a study."""
+    """Return the paths of numbers and origin, first of a computation, then of a study."""
     computation = folder / f"{name}.{size}.csv.gz", folder / f"{name}.{size}.json"
     return computation, store.paths(study_folder(folder, name, size))
 

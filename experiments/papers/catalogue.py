@@ -3,9 +3,9 @@
 `experiments.toml` has the experiments. The files `entries/PAPER.toml` have a TOML table for each
 entry with the fields of `Entry`. Sources are given by their names, the paper's numbers by the name
 of a file in `printed`, and functions that draw a layout or compute a statistic by their names, next
-to their options. Table `exact` has claims of type `Exact`, as value of column "claim" = claim in
-words. A text "$NAME" stands for NAME in table `_texts`, and `like = ["a"]` begins with the fields
-of table `a`, as in presets.
+to their options. Table `exact` has claims of type `Exact`: its keys are values of column "claim",
+and its values are the claims in words. A text "$NAME" stands for NAME in table `_texts`, and
+`like = ["a"]` begins with the fields of table `a`, as in presets.
 """
 
 import functools

@@ -219,8 +219,8 @@ class Computation:
       minutes: duration in size "small" on two cores.
       ratios: whether values are compared as logarithms to base 2.
       needs: name of a module that the extra `papers` installs.
-      looks: number of seeds between two looks (interim analyses) of a sequential test. With 0, or
-        if the table has fewer seeds, a single test uses all seeds.
+      looks: number of seeds between two looks (interim analyses) of a sequential test, which needs
+        at least this number of seeds; 0 for a single test of all seeds.
     """
 
     name: str

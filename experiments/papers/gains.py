@@ -1,4 +1,4 @@
-"""Statistics that the papers report over many games: gains, and training until a score.
+"""Statistics that papers report over many games: gains, and training until a baseline's score.
 
 The gain of an arm over a baseline in a game is (x - y) / |y|, where x and y are their final scores:
 means over seeds and the last five evaluations. The score to reach is the baseline's score at its

@@ -54,7 +54,7 @@ def _of_study(
 
 
 def _with_remarks(verdict: Verdict, asked: bool, max_seeds: int) -> Verdict:
-    """Return a verdict, with remarks if the study stopped early or `asked` another question.
+    """Return a verdict, with remarks if the study asked another question or stopped early.
 
     `asked` is whether the study asked the question that is judged.
     """

@@ -70,7 +70,7 @@ def _even(slope: Array) -> float:
 
 
 def _any_scheme(td: Array) -> Numbers:
-    """Theorem 1, Corollary 1: a uniformly sampled loss can have any scheme's expected gradient."""
+    """Theorem 1, Corollary 1: any loss and scheme have the mean gradient of some uniform loss."""
     for name, loss in (
         ("MSE", objectives.mse),
         ("L1", objectives.l1),
@@ -93,7 +93,7 @@ def _shares(priority: np.ndarray) -> np.ndarray:
 
 
 def _least_variance(td: Array) -> Numbers:
-    """Theorem 2: of pairs of loss and scheme with equal mean gradients, L1 has least variance."""
+    """Theorem 2: of losses and schemes with equal mean gradients, L1 has the lowest variance."""
     slope = np.asarray(_slope(objectives.mse, td), float)
     scaled, priority = equivalence.prioritised_equivalent(objectives.mse)
     own = np.asarray(_slope(scaled, td), float)

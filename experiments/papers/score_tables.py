@@ -140,7 +140,7 @@ def _median(values: np.ndarray) -> float | None:
 
 
 def _as_it_is(values: np.ndarray, name: str) -> np.ndarray:
-    """Return values of metric `name`, no longer negated if lower values are better."""
+    """Return values of metric `name` with its sign; verdicts negate metrics if lower is better."""
     if name.startswith(claims.MEAN):
         return values
     return values if primary.parse(name, threshold=0.0).higher_is_better else -values

@@ -105,8 +105,8 @@ def one(
       size: size of its experiment.
       results: folder of the tables and figures.
       base: folder of the report; links are relative to it.
-      above: tables that earlier entries on the same page show -> id of the entry. A table that is
-        among them becomes a reference to that entry; otherwise, the table is added.
+      above: table -> id of the entry that shows it, for earlier entries on the same page. A table
+        that is in `above` becomes a reference; a new one is added to `above`.
     """
     data = read(entry, size, results)
     lines = [f"### {entry.id}: {entry.shows}", ""]

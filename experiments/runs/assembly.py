@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     """The parts of a run."""
 
     spec: EnvironmentSpec
-    environment: Environment | MakeHost  # compiled, or function that makes several on the host
+    environment: Environment | MakeHost  # compiled, or function that makes a batch on the host
     agent: Agent
     replay: Replay
 
@@ -70,7 +70,7 @@ def assemble(config: RunConfig) -> Parts:
 
 
 def _environment(config: RunConfig) -> tuple[Environment | MakeHost, EnvironmentSpec]:
-    """Return the environment, or a function that makes several on the host, and the spec."""
+    """Return the environment, or a function that makes batches on the host, and the spec."""
     if environments.is_host(config.env) and config.loop.mesh > 1:
         raise ValueError(
             f"mesh is {config.loop.mesh}, but {config.env} steps on the host, where a run has one "

@@ -129,7 +129,7 @@ class TensorBoardLog:
     def begin(self, points: Sequence[Sequence[Row]]) -> None:
         from tensorboardX import SummaryWriter  # imported here because it is slow
 
-        # Later log points are of a run that was killed after its last checkpoint, or before any.
+        # Later points are from a run that was killed after its last checkpoint, or before any.
         purge = points[-1][0]["step"] + 1 if points else 0
         place = str(self._folder / "tensorboard")
         self._writer = SummaryWriter(place, purge_step=purge, filename_suffix=EVENTS_SUFFIX)

@@ -86,7 +86,7 @@ def collect(
 
 
 def _has_learned(pair: tuple[Runs, Runs], looks: Sequence[int] | None) -> bool:
-    """Return whether a task counts: agents learned by the first look, or cannot be compared."""
+    """Return whether a task counts: agents learned by the first look, or arms are incomparable."""
     if looks is not None:
         pair = pair[0].first(looks[0]), pair[1].first(looks[0])
     return learned(*pair) or incomparable(*pair) is not None

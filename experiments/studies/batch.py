@@ -49,7 +49,7 @@ class Assignment(NamedTuple):
 
 
 # Trains an assignment on a unit; returns None if it was stopped. An EnvironmentFailed fails the
-# runs of the assignment; a RuntimeError or ValueError fails all batches of the job.
+# runs of the assignment; a RuntimeError or ValueError fails them and all pending runs of the job.
 Train = Callable[[Assignment, Any], BatchResult | None]
 
 

@@ -356,7 +356,7 @@ class Study(Saved):
 
 
 def from_json(saved: Any) -> Saved:
-    """Return the study of a value of `Study.to_json`, perhaps from another person's folder.
+    """Read the value of `Study.to_json`, which may come from another person's folder.
 
     No part of the value is run, and no module that it names is imported.
 

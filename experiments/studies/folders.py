@@ -1,7 +1,7 @@
 """Preparation, emptying and locking of the folder of a study or a plot.
 
-A folder is ours if it has the JSON file of a study or a plot. Files are removed only from folders
-that are ours, and only if they have names that this package gives.
+A folder is ours if it has the JSON file of its kind, a study or a plot. Files are removed only from
+folders that are ours, and only if they have names that this package gives.
 """
 
 import contextlib

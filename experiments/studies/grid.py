@@ -213,7 +213,7 @@ def lacking(
 def base_points(
     points: Sequence[Point], bases: Mapping[tuple[str, str], RunConfig]
 ) -> dict[str, dict[str, str]]:
-    """Return the ids of points with their method's configuration in `bases`, by task and label."""
+    """Return the points that equal their method's base: task -> label -> id of the point."""
     found: dict[str, dict[str, str]] = {}
     for point in points:
         if point.config == bases.get((point.env, point.label)):

@@ -174,7 +174,7 @@ class Results:
         return groups
 
     def point_settings(self, point: str) -> str:
-        """Return in words the values that a point has of the settings with several values."""
+        """Return, in words, a point's values of the settings that vary within the study."""
         settings = self.store.facts["points"][point]["settings"]
         own = {name: value for name, value in settings.items() if name in self.settings}
         return ", ".join(f"{name} {shown_value(value)}" for name, value in own.items()) or "-"

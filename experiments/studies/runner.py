@@ -196,7 +196,7 @@ class _Work:
         return findings
 
     def _until_decided(self) -> Findings | None:
-        """Train the seeds of one look (interim analysis) after the other; return the verdicts.
+        """Train seeds from look to look (interim analysis), and return the latest verdicts.
 
         Arms with failed runs get no further seeds.
         """

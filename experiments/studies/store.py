@@ -103,7 +103,7 @@ class Store:
         }
 
     def made(self) -> dict[str, dict[str, Any]]:
-        """Return "code", the versions, and "train_seconds" of every point, by id of the point."""
+        """Return "code" (versions of the code) and "train_seconds" of every point, by its id."""
         seconds: dict[str, float] = {}
         for cost in self.facts["costs"]:
             runs = sum(map(len, cost["runs"].values()))
@@ -209,7 +209,7 @@ class Store:
             whole = (number % thin == 0) | (number == len(values))
             changed = values["eval_return"].ne(values["eval_return"].shift()).to_numpy()
             others = [name for name in kept if name not in ("step", "eval_return")]
-            values.loc[~whole, others] = math.nan  # means over log points are of thinned ones
+            values.loc[~whole, others] = math.nan  # means are over every `thin`-th log point
             values = values[whole | changed]
         digits = self.facts["study"]["options"].get("digits", _DIGITS)
         if digits < _DIGITS:

@@ -1,4 +1,4 @@
-"""Functions that are traced once, their data dependencies, and fast compilation of rare calls.
+"""Functions traced once, their data dependencies, and fast compilation of rarely called ones.
 
 JAX's batching also finds which outputs depend on which inputs, but it traces the body of every loop
 several times, which multiplies for nested loops. This module reads a jaxpr that is traced once.

@@ -1,4 +1,4 @@
-"""Drivers, which train a group of runs together, from one log point to the next.
+"""Drivers, which train several runs together, from one log point to the next.
 
 There is one driver for each kind of environment: `CompiledDriver` here, and
 `host_loop.HostDriver` for environments on the host.
@@ -98,13 +98,13 @@ Place: TypeAlias = jax.Device | Mesh
 
 
 class Layout(NamedTuple):
-    """The division of S runs into groups, each of which is trained by one compiled program.
+    """The division of S runs into groups, each of which is trained by one call of a program.
 
     Attributes:
       runs: S.
       width: runs in a group; copies of the last run pad the last group.
-      places: one for each program that runs at the same time: a device (on CPU, the same device
-        once per core), or the mesh over which every run is sharded.
+      places: one for each group that is trained at the same time: a device (on CPU, the same
+        device once per core), or the mesh over which every run is sharded.
     """
 
     runs: int
@@ -113,7 +113,7 @@ class Layout(NamedTuple):
 
     @property
     def programs(self) -> int:
-        """Number of groups, each with its program."""
+        """Number of groups, each with a call of the program."""
         return math.ceil(self.runs / self.width)
 
     def members(self, number: int) -> np.ndarray:

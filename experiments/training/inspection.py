@@ -26,9 +26,7 @@ ODDS_EDGES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 
 
 def measure_share(batch: Sample, replay: Any) -> Metrics:
-    """Measure the effective share of the buffer, as a term that `conclude` converts to a metric.
-
-    The argument of `conclude` is the mean of the term over updates.
+    """Measure the effective share of the buffer; `conclude` converts means over updates to metrics.
 
     Args:
       batch: `[B]`, as drawn by the replay.

@@ -163,7 +163,7 @@ class Loop:
         return differing(start, Traced(once, start.outputs), from_outside=True)
 
     def after_block(self, state: LoopState) -> LoopState:
-        """If due, measure the scale of rewards, and play an evaluation from which replay learns."""
+        """If due, measure the scale of rewards, and give the replay returns of an evaluation."""
         phases = self.phases
         state = phases.after_block(state)
         if not phases.evaluates_for_replay:
