@@ -69,7 +69,7 @@ class DQNConfig(Config):
 
 
 class ExpectedError(NamedTuple):
-    """A network with the layers of the Q-network that predicts mean TD errors, as for EPER."""
+    """A network with the layers of the Q-network, which predicts mean TD errors for EPER."""
 
     params: Params
     opt_state: optax.OptState

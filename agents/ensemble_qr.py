@@ -84,7 +84,7 @@ def uncertainties(quantiles: Array) -> tuple[Array, Array]:
 
 
 def masks(seed: Array, sample: Sample, members: int, probability: float) -> Array:
-    """Return a mask `[M, B]`, True where a head learns from a transition.
+    """Return a mask `[M, B]` bool, True where a head learns from a transition.
 
     The masks of a transition are computed from its slot and version. They are therefore the same in
     every batch until the slot is overwritten, and need not be stored.

@@ -119,7 +119,7 @@ def split_pairs(state: Any, like: Any) -> Any:
 
 
 def _is_pair(node: Any) -> bool:
-    """Return whether a node is an ensemble of two critics, or an optimiser's moments of one."""
+    """Return whether a node is an ensemble of two critics, or its moments in an optimiser."""
     if type(node) is not tuple or len(node) != 2 or not isinstance(node[0], Mapping):
         return False
     shapes = [jax.tree.map(jnp.shape, member) for member in node]

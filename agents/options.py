@@ -51,7 +51,8 @@ POLICY_DELAY = Declaration(
 )
 EXPLORATION_NOISE = Declaration("std of the exploration noise", TD3, at_least=0)
 NOISE = Declaration(
-    "exploration noise: independent per step, or an Ornstein-Uhlenbeck process (ou)", REFER
+    "exploration noise: independent per step (gaussian), or an Ornstein-Uhlenbeck process (ou)",
+    REFER,
 )
 NOISE_STD = Declaration("std of the noise added per step", REFER, above=0)
 EPSILON_START = Declaration("initial probability of a random action", at_least=0, at_most=1)

@@ -115,7 +115,7 @@ class SACConfig(Config):
         return math.lcm(self.policy_delay, self.reset_every or 1)
 
     def check(self) -> None:
-        """Raise ValueError if options exclude each other."""
+        """Raise ValueError if a combination of options is invalid."""
         subset = self.target_subset
         common.require(
             self.period < 2**31,
@@ -287,7 +287,7 @@ class _SAC:
         return mean_magnitude if mean else largest_magnitude
 
     def members(self, key: Array) -> Array | None:
-        """Return drawn indices `[M]` int32 of the critics in targets, or None for all critics."""
+        """Draw the critics for targets, and return their indices `[M]` int32, or None for all."""
         subset, size = self.config.target_subset, self.config.critics
         if subset is None or subset == size:
             return None

@@ -42,7 +42,7 @@ class Offers(NamedTuple):
     density: bool = False  # whether the policy has an action density, as `Trust` requires
     scalar_loss: bool = False  # whether a replay method may replace the loss on TD errors
     chooses: bool = False  # whether the agent scores candidates for `Objective.choose`
-    learned_weights: bool = False  # whether the state may include learned weights of losses
+    learned_weights: bool = False  # whether the agent's state may include learned weights
     on_policy: bool = False  # whether the agent trains on each step only once
     reads: frozenset[Provision] = frozenset()  # contents of `Sample.aux` that the agent requires
 

@@ -41,7 +41,7 @@ class Parts(NamedTuple):
         ]
 
     def split_sample(self, sample: Sample, auxiliary: Sequence[Tree]) -> list[Sample]:
-        """Split a batch into one `Sample` for each part, with the part's tree in `auxiliary`."""
+        """Split a batch into one `Sample` for each part, with its tree in `auxiliary` as `aux`."""
         batches = self.split(sample._replace(aux=None))
         return [batch._replace(aux=aux) for batch, aux in zip(batches, auxiliary, strict=True)]
 

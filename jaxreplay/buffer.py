@@ -56,7 +56,7 @@ def read(buffer: Buffer, slots: Array) -> Array:
 
 
 def read_own(buffer: Buffer, slots: Array) -> Array:
-    """Return rows as `read` does; for `slots` that all vmapped buffers may share (see `_own`)."""
+    """Return rows as `read` does, for `slots` that all vmapped buffers may share (see `_own`)."""
     return read(buffer, _own_on_tpu(buffer, slots.astype(jnp.uint32)))
 
 
@@ -119,7 +119,7 @@ def of_slots(buffer: Buffer, capacity: int) -> Array:
 
 
 def read_elements(buffer: Buffer, slots: Array) -> Array:
-    """Return the elements at `slots` `[...]` of a buffer `[n, W]`, numbered row by row."""
+    """Return the elements `[...]` at `slots` `[...]` of a buffer `[n, W]`, numbered row by row."""
     return _elements(jnp.asarray(buffer), slots.astype(jnp.uint32))
 
 

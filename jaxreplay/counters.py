@@ -18,7 +18,7 @@ LAST = 2**31 - 1  # the largest int32
 def rewind(period: int) -> int:
     """Return the amount by which to rewind a counter that is used modulo `period`.
 
-    The amount is a multiple of `period`, about 2^29. `period` must be in [1, 2^30].
+    The amount is a multiple of `period` between 2^28 and 2^30. `period` must be in [1, 2^30].
     """
     return max(1, 2**29 // period) * period
 

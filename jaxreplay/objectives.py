@@ -54,7 +54,7 @@ LossName = Literal["agent", "mse", "huber", "l1"]
 
 
 def named(name: LossName) -> Loss | None:
-    """Return a loss by name ("huber" has kappa 1), or None, the agent's own loss, for "agent"."""
+    """Return a loss by name; "huber" has kappa 1, and "agent" is None, for the agent's own loss."""
     return {"agent": None, "mse": mse, "huber": huber(1.0), "l1": l1}[name]
 
 

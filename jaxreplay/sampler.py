@@ -193,7 +193,7 @@ class Sampler:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether sampling is uniform by design. Studies expect other samplers to prioritise."""
+        """Whether sampling is uniform by design. If not, studies check that draws are uneven."""
         return False
 
     @property

@@ -238,7 +238,7 @@ def states_share_no_buffers(case: Case) -> None:
 
 
 def eager_jit_vmap_and_scan_agree(case: Case) -> None:
-    """Check that eager and transformed calls have equal results, and a step compiles only once."""
+    """Check that eager and transformed calls agree, and that a step compiles only once."""
     start, steps = case.fill(), 15  # overwrites slots if the capacity factor is 1
     expected: tuple[Any, Any] = (start, None)
     for time in range(steps):
@@ -502,7 +502,7 @@ def only_declared_fields_and_feedback_are_read(case: Case) -> None:
         return
     others = [name for name in fields if name not in declared]
     read = [name for name in others if not _works(trace, [x for x in fields if x != name])]
-    remedy = "declare all in Requirements.transition_fields (Proportional: transition_fields=...)"
+    remedy = "declare them in Requirements.transition_fields (Proportional: transition_fields=...)"
     _ensure(not read, f"{type(sampler).__name__} reads fields {', '.join(read)}: {remedy}")
 
 
@@ -575,7 +575,7 @@ def batch_size_can_be_overridden(case: Case) -> None:
         return
     resized = Case(case.method, case.example, batch_size=size).replay.sample
     programs = [str(jax.make_jaxpr(function)(state, key)) for function in (sample, resized)]
-    _ensure(programs[0] == programs[1], "draws must equal draws with this default batch size")
+    _ensure(programs[0] == programs[1], "draws must equal those of a replay with this batch size")
     batch = jax.eval_shape(sample, state, key)
     _ensure(
         batch.weights.shape == (size,),

@@ -150,7 +150,7 @@ class Requirements(NamedTuple):
     density: bool = False  # the objective reads `Trust`, so the policy must have an action density
     scalar_loss: bool = False  # the objective replaces the agent's loss for scalar TD errors
     chooses: bool = False  # the objective chooses the rows from which the agent learns
-    learned_weights: bool = False  # the objective learns weights; the agent's state includes theirs
+    learned_weights: bool = False  # the objective learns weights; the agent stores their state
     all_new: bool = False  # each batch consists of the transitions added since the previous batch,
     # so the agent and the training loop must be on-policy
     new_steps: bool = False  # the training loop must keep adding transitions

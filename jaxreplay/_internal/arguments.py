@@ -182,7 +182,7 @@ def slots_within(given: Any, count: int) -> jax.Array:
 
 
 def zero_based(name: str, given: Any, valid: range) -> np.ndarray:
-    """Return recorded discrete actions `[...]` as int32 numbers 0 .. n-1 for n `valid` actions.
+    """Return recorded discrete actions `[...]`, minus the first valid action, as int32.
 
     Raises:
       ValueError: If `valid` is not a range of successive integers, or an action is not in it.

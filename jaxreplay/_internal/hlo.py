@@ -91,8 +91,7 @@ class _Program:
         """Return the number of iterations of a loop, if it is constant."""
         if known := re.search(r'known_trip_count":\{"n":"(\d+)"', line):
             return int(known[1])
-        # On TPU, only the condition contains the number; JAX's loops of constant length count from
-        # 0.
+        # On TPU, only the condition has the number; JAX's loops of constant length count from 0.
         (condition,) = re.findall(r"condition=%([\w.-]+)", line)
         lines = "\n".join(self._computations.get(condition, ()))
         bound = re.search(r"ROOT .* compare\(%[\w.-]+, %([\w.-]+)\), direction=LT", lines)

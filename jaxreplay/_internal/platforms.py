@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def by_platform(default: Callable[..., Any], **platforms: Function) -> Function:
-    """Return a function that calls the function for the platform for which XLA compiles.
+    """Return a function that calls the alternative for the platform for which XLA compiles.
 
     All functions must return arrays of the same shapes and dtypes.
 

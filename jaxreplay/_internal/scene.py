@@ -1,4 +1,4 @@
-"""Draws and weights of several methods on the transitions of one replay, and their gradients."""
+"""How methods draw and weight the transitions of one replay, and the gradients that result."""
 
 import time
 from collections.abc import Callable, Mapping

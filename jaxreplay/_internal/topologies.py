@@ -117,6 +117,6 @@ def devices(platform: str) -> Any:
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set the environment variables that are unset, for the duration of a `with` statement."""
+    """Set those environment `variables` that are unset, for the duration of a `with` statement."""
     with mock.patch.dict(os.environ, {**variables, **os.environ}):
         yield

@@ -52,7 +52,7 @@ def varying(tree: Tree) -> Tree:
 
 
 def donatable(tree: Any) -> Any:
-    """Copy duplicate arrays, so that `jax.jit(step, donate_argnums=0)` accepts the pytree.
+    """Copy duplicate arrays of a pytree, so that `jax.jit(step, donate_argnums=0)` accepts it.
 
     JAX can't donate the same array twice, and a training state created outside of `jit` may contain
     an array twice: as the parameters of a network and of its initial target network, or as two zero

@@ -30,7 +30,7 @@ def has_priorities(sampler: Sampler) -> bool:
 
 
 def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array]) -> str | None:
-    """Return the reason why a ring does not determine a method's probabilities; None if it does.
+    """Return why the probabilities of a method are not known for a ring; None if they are known.
 
     Args:
       method: the method.

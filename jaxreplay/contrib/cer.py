@@ -45,8 +45,8 @@ class CombinedExperience(Transparent):
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
     step, transitions are ordered by environment, and the first environment counts as the newest. If
     k exceeds B, the batch contains only the B newest transitions. The inner sampler may draw the
-    newest transitions as well. The inner sampler receives the feedback on all rows, or only on the
-    rows that it drew if its draws have auxiliary arrays.
+    newest transitions as well. It receives the feedback on all rows, or only on the rows that it
+    drew if its draws have auxiliary arrays.
 
     Args:
       inner: sampler of single transitions, such as `rank.sampler()`.
@@ -120,7 +120,7 @@ class CombinedExperience(Transparent):
         return metrics
 
     def parts(self, num_envs: int, batch_size: int) -> Parts:
-        """Return the two `Parts` of a batch: draws of the inner sampler, and newest transitions."""
+        """Return the `Parts` of a batch: draws of the inner sampler, and newest transitions."""
         newest = num_envs if self.config.newest is None else self.config.newest
         count = min(newest, batch_size)
         return Parts((batch_size - count, count))

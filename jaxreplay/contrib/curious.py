@@ -34,7 +34,7 @@ class CuriousConfig(Config):
     )
     signal: Literal["td_error", "model_loss"] = option(
         "td_error",
-        "loss in priorities: the TD error, or the loss of the agent's model as in the paper",
+        "loss in priorities: the TD error, or the loss of the agent's model, as in the paper",
     )
     count_scale: float = option(
         1e4, "weight of the visit term; 0 leaves only the loss", _CODE, at_least=0

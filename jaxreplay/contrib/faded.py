@@ -40,7 +40,7 @@ class FadedConfig(Config):
     )
     floor: float = option(
         0.1,
-        "lower bound on the product of all factors `fade` of a priority; 1 is LAP",
+        "lower bound on the total factor of a priority, fade^age; 1 is LAP",
         _CODE,
         above=0,
         at_most=1,
@@ -208,7 +208,7 @@ class Faded(Sampler):
         }
 
     def _leaf(self, state: FadedState, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
-        """Return faded priorities of `slots`, ages in steps, and a mask of young slots, `[B]`."""
+        """Return faded priorities, ages in steps, and whether `slots` are young, `[B]` each."""
         places, age, is_young = self._places(state, ring, slots)
         leaf = sum_tree.get(state.young, jnp.where(is_young, places, 0))
         leaf = leaf * self._factor(state.later, state.offset)
@@ -253,7 +253,7 @@ class Faded(Sampler):
         return ring_.recent(ring, age * ring.num_envs + places % ring.num_envs)
 
     def _places(self, state: FadedState, ring: Ring, slots: Array) -> tuple[Array, Array, Array]:
-        """Return indices in the young tree, ages in steps, and a mask of young slots, `[B]`."""
+        """Return indices in the young tree, ages in steps, and whether slots are young, `[B]`."""
         slots, steps = jnp.minimum(slots, ring.capacity - 1), self._steps(ring)
         age = ring_.age(ring, slots)
         places = (state.newest - age) % steps * ring.num_envs + slots % ring.num_envs

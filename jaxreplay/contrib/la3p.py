@@ -60,7 +60,7 @@ class LA3PState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LA3P(Sampler):
-    """Samples batches of three parts, in order: uniformly, by the priority p, and by 1 / p.
+    """Samples batches of three parts: first uniformly, then by the priority p, then by 1 / p.
 
     `p = max(|td|, kappa)^alpha` as in LAP. The critic learns from the first two parts, and the
     actor from the first and the last. Only feedback on the first two parts changes priorities.

@@ -161,7 +161,7 @@ class ReaPER(Sampler):
     def refresh(
         self, state: ReaPERState, ring: Ring, slots: Array, **feedback: Array
     ) -> ReaPERState:
-        """Recompute the priorities at `slots`, and the largest sum of all stored ended episodes."""
+        """Recompute the priorities at `slots`, and the largest sum of any stored ended episode."""
         values, sums = self._sums(state, ring, slots, feedback["td_error"])
         leaves = to_power(values, self.config.alpha)
         priorities = proportional.refresh(state.priorities, slots, leaves)

@@ -44,8 +44,7 @@ class Aux(NamedTuple):
 
     places: Array  # [B] int32, positions in `ReshuffledState.order`
     start: Array  # [] int32, number of slots that the batch's latest epoch had drawn before
-    rows: Array  # [] int32, number of rows that the latest epoch draws, the first in `places`; the
-    # other rows complete the previous epoch
+    rows: Array  # [] int32, number of rows that the latest epoch draws: the first in `places`
 
 
 @dataclasses.dataclass(frozen=True)

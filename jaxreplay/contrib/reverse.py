@@ -61,7 +61,7 @@ class Reverse(Sampler):
     so that sweeps through episodes of equal lengths are not at the same step.
 
     Each sweep visits every step of its episode once, so that in the long run, every transition is
-    equally likely. `update` must be called once for each batch, before the next batch.
+    equally likely. `update` must be called once for each batch, before the next batch is sampled.
     """
 
     config: ReverseConfig = ReverseConfig()

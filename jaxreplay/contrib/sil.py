@@ -75,7 +75,7 @@ class SILConfig(Config):
     )
 
     def parts(self, batch_size: int) -> Parts:
-        """Return the two `Parts` of a batch: draws of the inner sampler, and imitated transitions.
+        """Return the `Parts` of a batch: draws of the inner sampler, and imitated transitions.
 
         Example:
           >>> SILConfig(share=0.25).parts(64).sizes, SILConfig(share=0.9).parts(2).sizes

@@ -53,9 +53,7 @@ class NERSConfig(Config):
         get_args(Feature), "inputs of the score network", f"{_PAPER}, Sec. 2.2"
     )
     global_context: bool = option(
-        True,
-        "compute each score also from an average over the batch",
-        f"{_PAPER}, Sec. 2.2 and Fig. 4a",
+        True, "condition scores on an average over the batch", f"{_PAPER}, Sec. 2.2 and Fig. 4a"
     )
     time_feature: Literal["run", "episode"] = option(
         "run", "input 'time': time in the run, in (0, 1], or step in the episode (authors' code)"

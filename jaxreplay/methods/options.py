@@ -60,7 +60,7 @@ WEIGH_ACTOR = Declaration(
     "apply importance weights to the actor's loss as well as to the critic's loss",
     "true: Oh et al. 2021, Alg. 1; code of Novati & Koumoutsakos",
 )
-OVER = Declaration("inner method, which draws the transitions with its default options")
+OVER = Declaration("inner method that draws the transitions, with its default options")
 OVER_UPDATES = Declaration(
     "gradient steps in the schedules of the method `over`, such as beta's; none: the whole run",
     at_least=1,

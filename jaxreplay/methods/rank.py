@@ -86,7 +86,7 @@ class RankConfig(Config):
 class RankState(NamedTuple):
     """The latest |TD error| of each slot, and the running maximum of |TD errors|."""
 
-    order: BucketOrder  # bucket order of the slots [C] by |TD error|; for new ones, see `_maximum`
+    order: BucketOrder  # bucket order of the slots [C] by |TD error|; `_maximum` if new
     largest: Array  # [] float32, running maximum of |TD error|, initially 1
     updates: Array  # [] int32, number of calls to `update`
     maximum: SumTree | None = None  # max tree over |TD errors| [C]; None if not tracked

@@ -45,7 +45,7 @@ def get(sums: EpisodeSums, places: Array) -> tuple[Array, Array]:
 def write(
     sums: EpisodeSums, capacity: int, places: Array, values: Array, starts: Array
 ) -> EpisodeSums:
-    """Return the sums with new values, and new marks of the starts of episodes, at `places`.
+    """Return the sums with new values and episode starts at `places`.
 
     Args:
       sums: the sums.

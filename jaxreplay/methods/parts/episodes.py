@@ -23,7 +23,7 @@ class Positions(NamedTuple):
 
     steps: Buffer  # [C] int32, steps since the episode's first stored transition
     latest: Array  # [E] int32, position of the newest transition; -1 initially, after
-    # `end_positions`, and after a step with the field `last` in `add_steps`
+    # `end_positions`, and after a step whose `last` is True in `add_steps`
 
 
 def init_positions(ring: Ring) -> Positions:
@@ -113,9 +113,8 @@ class Spans(NamedTuple):
 
     links: Buffer  # [C] int32, number of earlier steps in the episode of each step; for the first
     # step of an episode, minus the number of later steps
-    latest: (
-        Array  # [E] int32, position of the newest transition; -1 initially and after `end_spans`
-    )
+    latest: Array  # [E] int32, position of the newest transition; -1 initially and after
+    # `end_spans`
     cut: Array  # [E] int32, slot of the last step of the episode whose first step was overwritten
 
 

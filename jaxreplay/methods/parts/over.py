@@ -55,7 +55,7 @@ def check_proportional(inner: Any) -> None:
 
 
 def over_proportional(inner: Method, wrap: Callable[[Proportional], Sampler]) -> Method:
-    """Return `inner` with a wrapped sampler; raise ValueError unless it was `Proportional`."""
+    """Return `inner` with its sampler wrapped; raise ValueError unless it is `Proportional`."""
     if not isinstance(inner, Method) or not isinstance(inner.sampler, Proportional):
         raise ValueError(
             f"inner must be a proportional method, such as per.method(), got {inner!r}"
