@@ -195,8 +195,8 @@ def racer(
     Args:
       config: hyperparameters.
       action_space: action space of the environment.
-      objective: replay method's objective, whose `actor` reduces the losses; None averages the
-        losses without weights.
+      objective: objective of the replay method, whose function `actor` reduces the losses `[B]` to
+        a number; None takes their unweighted mean.
 
     Raises:
       ValueError: If `action_space` is not `Continuous`, or if `objective` sets a loss on TD

@@ -1,4 +1,4 @@
-"""The replay microscope, which measures how replay methods draw and weight stored transitions.
+"""The replay microscope: which transitions a replay draws, how stale it is, and to what effect.
 
 `look` evaluates one replay without training: its own method with stored and with exact priorities,
 and other methods on the same transitions. Results are NumPy arrays.
@@ -42,7 +42,7 @@ class Schedule(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Numbers of draws so far of the transitions in all slots, as counted by a training loop."""
+    """Draws so far of the transitions in all slots, as counted by a training loop."""
 
     draws: Any  # [C] int32, number of draws of the transition in each slot
     first_draw: Any  # [C] int32, steps between the write and the first draw; negative if none
@@ -206,7 +206,7 @@ def _methods(
     equal = [label for label, method in made.items() if method.sampler == replay.sampler]
     if own is not None and own not in equal:
         raise ValueError(
-            "own must be the name of a method in methods whose sampler equals the replay's, "
+            "own must name a method in `methods` whose sampler equals the replay's, "
             f"{replay.sampler}, got {own!r}"
         )
     own = own or (equal[0] if equal else "run")

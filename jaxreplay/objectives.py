@@ -118,7 +118,7 @@ class LearnedWeights(Protocol):
     def learn(
         self, state: Any, value: ValueOf, sample: Sample, next_action: Array, td: Array, /
     ) -> State:
-        """Return the state after learning from the TD errors `[B]` before the agent's update."""
+        """Return the state after learning from TD errors `[B]` of the agent before its update."""
         ...
 
     def metrics(self, state: Any, /) -> dict[str, Array]:

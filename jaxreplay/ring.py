@@ -181,10 +181,10 @@ def gather(ring: Ring, slots: Array) -> Tree:
 
 @with_default_promotion
 def gather_part(ring: Ring, slots: Array, name: str, part: range) -> Array:
-    """Return the elements `part` of the flat field `name` `[C, D]` in slots `[B]`, `[B, n]`.
+    """Return elements `part` of the flat field `name` in slots `[B]` int32, `[B, len(part)]`.
 
-    If the field is stored as 32-bit numbers in `words`, only these elements are read. Otherwise,
-    whole transitions are read, as in `gather`.
+    The field has shape `[C, D]`. If it is stored as 32-bit numbers in `words`, only these elements
+    are read. Otherwise, whole transitions are read, as in `gather`.
     """
     slots = slots_within(slots, ring.capacity)
     for field in ring.layout.fields:

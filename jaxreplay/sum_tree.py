@@ -351,8 +351,8 @@ def _descend(
 ) -> _Walk:
     """Descend through the levels from the last to the first entry of `starts`.
 
-    `read` returns a list of children, an array `[B]` for each child, given the rows `[B]` that
-    contain them in nodes of shape `[n, branching]`. Level i begins at node `starts[i]`. The loop is
+    `read` returns an array `[B]` for each child, given the rows `[B]` of the children in nodes of
+    shape `[n, branching]`. Level i begins at node `starts[i]`. The loop is
     unrolled, because a compiled loop would copy `walk` in every iteration.
     """
     for level_start in reversed(starts):

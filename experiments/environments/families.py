@@ -122,8 +122,8 @@ def check(name: str) -> None:
 def module_to_import(name: str) -> str | None:
     """Return the module that making an environment would import, or None.
 
-    It is `a.b` for a.b/Name unless a.b is a registered family, and for gymnasium/a.b:Name-v0 unless
-    a.b is imported.
+    For `a.b/Name`, the module is `a.b`, and None if `a.b` is a registered family. For
+    `gymnasium/a.b:Name-v0`, it is `a.b`, and None if `a.b` is already imported.
     """
     family, _, short = name.partition("/")
     if family not in FAMILIES:

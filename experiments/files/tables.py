@@ -76,7 +76,7 @@ def check(frame: pd.DataFrame, columns: Collection[str], numbers: Collection[str
       ValueError: a column is missing, or has another type.
     """
     if lacking := sorted({*columns, *numbers} - set(frame)):
-        raise ValueError(f"it lacks column {lacking[0]}")
+        raise ValueError(f"column {lacking[0]} is missing")
     for name in numbers:
         if not pd.api.types.is_numeric_dtype(frame[name]):
             raise ValueError(f"not all cells of column {name} are numbers")

@@ -16,7 +16,10 @@ PROCESSES = ("per-post", "per-pre", "pser-idealised", "pser-post", "pser-pre")
 
 
 def expected_per(n: int, priority: str = "post") -> float:
-    """Return PER's expected updates (Brittain et al. 2019, Eq. 15), plus n - 1 for "pre"."""
+    """Return PER's expected number of updates until Q is correct on a walk of n states.
+
+    Brittain et al. 2019, Eq. 15. With priorities from before the update ("pre"), n - 1 are added.
+    """
     expected = 1.0 + (2 ** (n + 1) - 2) * (1.0 - 2.0 ** (1 - n))
     return expected + (n - 1 if priority == "pre" else 0)
 

@@ -69,7 +69,8 @@ class _Unfilled(Mixed):
 def unfilled(replay: Replay, capacity: int, share: float) -> Mixed:
     """Return a replay that draws `share` of each batch from an earlier run's last `capacity` steps.
 
-    The replay of the earlier run is empty until the caller sets it as the state's `second`.
+    The part of the earlier run is empty: set the field `second` of the state to that run's replay
+    state.
     """
     both = mix(replay, dataclasses.replace(replay, capacity=capacity), share, read_only=True)
     return _Unfilled(both.first, both.second, read_only=True)

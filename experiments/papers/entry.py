@@ -54,8 +54,8 @@ class Size:
       every: values of `learn_every` to compare, by default the value in `loop`.
       note: one sentence about the settings of this size, for reports.
       replay: options of the methods; an arm ignores those that its method does not have.
-      most_seeds: largest number of seeds, if `seeds` seeds are added at a time until every claim is
-        decided; 0 for a single test after `seeds` seeds.
+      most_seeds: if positive, `seeds` seeds are added at a time until every claim is decided, at
+        most to this number; with 0, a single test uses `seeds` seeds.
       thin: as in `StudyOptions`.
       width: as in `StudyOptions`.
     """

@@ -92,7 +92,7 @@ def _check_frames(config: RunConfig, sizes: ReplaySizes, spec: EnvironmentSpec) 
     shapes = [x.shape for x in jax.tree.leaves(spec.obs)]
     if sizes.frame_stack and len(shapes) > 1:
         raise ValueError(
-            "a replay can store each frame once only if observations are one array, but those of "
+            "a replay that stores each frame once requires observations of one array, but those of "
             f"{config.env} are {len(shapes)} arrays: give --frame-stack 0"
         )
     if config.loop.scale_observations and sizes.frame_stack:

@@ -296,8 +296,8 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
     """
     if "lacks" in about:
         raise ValueError(
-            f"node {node} can't import the code ({about['lacks']}): start Ray there with the "
-            "Python of a clone after `make` there, or submit the study with "
+            f"node {node} can't import the code ({about['lacks']}): run `make setup` in a "
+            "clone on that node and start Ray with the clone's Python, or submit the study with "
             "`ray job submit --working-dir`"
         )
     if about["code"] != store.code_version():
@@ -319,7 +319,7 @@ def _check(node: str, about: dict[str, Any], accelerator: str | None) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the error that a task raised, or the first line of another Ray error."""
+    """Return type and message of the error in a Ray task, or an error of Ray's own as one line."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, BaseException):
         return f"{type(cause).__name__}: {' '.join(str(cause).split())}"

@@ -291,7 +291,8 @@ class _Results:
     def runs_of(self, point: Point, metric: str, across: bool = False) -> Runs:
         """Return the runs of a point with their values of a metric.
 
-        With `across`, the settings that arms must share are left out of the runs.
+        With `across`, runs do not contain the settings that arms must otherwise share, so that arms
+        with different settings can be compared.
 
         Raises:
           NotAsked: the runs do not have the metric.

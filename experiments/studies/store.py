@@ -439,7 +439,7 @@ def _check(facts: Mapping[str, Any]) -> None:
         try:
             run_config.check_saved(point["config"])
         except ValueError as error:
-            raise ValueError(f"points, {name}: {error}") from None
+            raise ValueError(f"the configuration of point {name} is invalid: {error}") from None
     named = {
         "costs": [point for cost in facts["costs"] for point in cost["runs"]],
         "base_points": [point for own in facts["base_points"].values() for point in own.values()],
@@ -459,7 +459,9 @@ def _check_table(table: pd.DataFrame, facts: Mapping[str, Any]) -> None:
     arms |= {(own["env"], own["replay"]) for own in facts["points"].values()}
     for env, label, *others in table[list(KEYS)].drop_duplicates().itertuples(index=False):
         if (env, label) not in arms or not all(map(kinds.text, others)):
-            raise ValueError(f"rows of an unknown arm: {env} {label}")
+            raise ValueError(
+                f"its table has rows of arm {label} on {env}, which the study does not define"
+            )
 
 
 def _check_known(facts: Mapping[str, Any], field: str, points: Any) -> None:

@@ -11,7 +11,7 @@ _FREE = {
     "parameter", "tuple", "get-tuple-element", "constant", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
 }  # fmt: skip
-_ENDS = ("-done", "-update")  # ends of asynchronous operations, which are counted at their start
+_ENDS = ("-done", "-update")  # of asynchronous operations, which count at their start
 _PACKAGE = Path(__file__).parents[1]
 _HARNESS = Path(__file__).with_name("loop_cost.py")  # puts steps in loops
 _OPERATION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?)(?<= )([a-z][\w-]*)\(")

@@ -78,7 +78,7 @@ class Effect(NamedTuple):
     """The gradient of a batch, compared with the mean gradient m of all transitions."""
 
     cosine: float  # cosine similarity of the expected gradient G of a batch and m
-    bias: float  # |G / s - m| / |m|, where s = G m / |m|^2 scales G to fit m
+    bias: float  # |G / s - m| / |m|, where s = <G, m> / |m|^2 scales G to fit m
     variance: float  # variance of the gradient of a batch
     noise: float  # variance / |G|^2
 
@@ -127,7 +127,7 @@ def effect(expected: np.ndarray, mean: np.ndarray, second: float, batch_size: in
 
 
 def oracle(gradients: Gradients, batch_size: int) -> Effect:
-    """Return the `Effect` of the unbiased sampling distribution with the smallest variance.
+    """Return the `Effect` of the unbiased draws and weights with the smallest variance.
 
     Transitions are drawn in proportion to the norms of their gradients, with weights 1 / (N P).
     """

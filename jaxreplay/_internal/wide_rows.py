@@ -1,4 +1,4 @@
-"""Operations, for accelerators, on sum trees with 8 children per node.
+"""Operations for accelerators on sum trees with 8 children per node.
 
 On accelerators, every operation of a loop costs a microsecond or more, regardless of its size.
 These functions therefore process two levels of a tree at a time, 64 descendants of a node, and
@@ -44,7 +44,7 @@ def stored(size: int, branching: int) -> tuple[int, int]:
 
 
 def part(nodes: Array, start: int, size: int) -> Array:
-    """Return `size` successive nodes, `[size]`, of nodes `[R, 128]`, from the index `start` on."""
+    """Return the `size` nodes from index `start` on, `[size]`, of nodes `[R, 128]` in row order."""
     first = start // _ROW
     rows = nodes[first : -(-(start + size) // _ROW)].ravel()
     return rows[start - first * _ROW :][:size]

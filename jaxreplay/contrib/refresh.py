@@ -63,7 +63,7 @@ def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:
 
 
 def method(config: RefreshConfig = RefreshConfig()) -> Method:
-    """Return exact priorities: the sampler, and the objective of the inner method."""
+    """Return the inner method of `config.over` with priorities recomputed every K updates."""
     return combine(inner_method(config), config)
 
 

@@ -231,9 +231,9 @@ def weights(
 
 
 def metrics(state: ProportionalState, ring: Ring) -> dict[str, Array]:
-    """Return metrics: the mean, the maximum (see `largest`) and quantiles of leaves.
+    """Return the mean, the maximum (see `largest`) and quantiles of the sum tree's leaves.
 
-    The metric `skipped_leaves` counts negative, NaN or infinite leaves that were skipped.
+    `skipped_leaves` counts leaves that were skipped as negative, NaN or infinite.
     """
     size, axis = jnp.maximum(ring_.size(ring), 1), ring.axis_name
     return {

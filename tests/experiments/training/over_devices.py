@@ -71,7 +71,8 @@ def parts(agent, method, sizes=SIZES, **options):
 
 RUNS = [("sac_delay", "per", {"scale_rewards": True, "scale_observations": True})]
 MORE = [
-    ("dqn", "uniform", {}), ("dqn", "per", {}), ("dqn", "lap", {}), ("dqn", "pal", {}), ("dqn", "eper", {}),
+    ("dqn", "uniform", {}), ("dqn", "per", {}), ("dqn", "lap", {}), ("dqn", "pal", {}),
+    ("dqn", "eper", {}),
     ("dqn", "pser", {"n_step": 1}), ("dqn", "relo", {}), ("rainbow", "per", {}),
     ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}), ("ddpg", "per", {}),
     ("naf", "uniform", {}), ("iql", "uniform", {}), ("ensemble_qr", "uper", {}),
