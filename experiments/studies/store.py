@@ -439,7 +439,7 @@ def _check(facts: Mapping[str, Any]) -> None:
         try:
             run_config.check_saved(point["config"])
         except ValueError as error:
-            raise ValueError(f"the configuration of point {name} is invalid: {error}") from None
+            raise ValueError(f"points: the configuration of {name} is invalid: {error}") from None
     named = {
         "costs": [point for cost in facts["costs"] for point in cost["runs"]],
         "base_points": [point for own in facts["base_points"].values() for point in own.values()],
