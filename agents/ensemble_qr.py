@@ -40,7 +40,8 @@ class EnsembleQRConfig(Config):
     )
     actions: Literal["taken", "mean"] = option(
         "taken",
-        "uncertainties in feedback: of the stored action (taken), or averaged over actions (mean)",
+        "uncertainties in feedback: of the stored action (taken), or averaged over all actions "
+        "(mean)",
         f"mean: {_CODE}",
     )
     network: Network = option("auto", options.NETWORK)

@@ -55,7 +55,7 @@ def kl(mean: Array, variance: Array, mean_of: Array, variance_of: Array) -> Arra
 
 
 def trust(mean: Array, variance: Array, behaviour: Behaviour, action: Array) -> Trust:
-    """Return clipped log ratios, KL(behaviour || policy), KL(policy || behaviour), `[...]` each."""
+    """Return clipped log ratios, KL(behaviour || policy) and KL(policy || behaviour), `[...]`."""
     variance = jnp.broadcast_to(variance, mean.shape)
     log_ratio = log_prob(mean, variance, action) - log_prob(*behaviour, action)
     return Trust(

@@ -199,8 +199,7 @@ def racer(
         a number; None takes their unweighted mean.
 
     Raises:
-      ValueError: If `action_space` is not `Continuous`, or if `objective` sets a loss on TD
-        errors.
+      ValueError: If `action_space` is not `Continuous`, or if `objective` sets a loss on TD errors.
     """
     agent = _RACER(config, action_space, objective)
     return Agent(agent.init, agent.act, agent.greedy, agent.update, agent.feedback)

@@ -52,7 +52,7 @@ class Offers(NamedTuple):
         if requires.density and not self.density:
             lacking = [name for name in lacking if name != "log_ratio"] + [DENSITY]
         if requires.scalar_loss and not self.scalar_loss:
-            lacking.append("a loss of scalar TD errors to replace")
+            lacking.append("a loss on scalar TD errors to replace")
         if requires.chooses and not self.chooses:
             lacking.append("an evaluation of candidates to choose from")
         if requires.learned_weights and not self.learned_weights:

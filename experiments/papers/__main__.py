@@ -1,4 +1,4 @@
-"""List and run the papers' figures and tables, and report our numbers next to theirs.
+"""List and run the papers' figures and tables; report our numbers beside theirs.
 
   python -m experiments.papers list --paper per
   python -m experiments.papers run per.fig1 lap.fig2 --size small

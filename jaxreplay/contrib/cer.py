@@ -45,8 +45,8 @@ class CombinedExperience(Transparent):
     The newest transitions are the last rows of the batch, oldest first, with weights of 1. Within a
     step, transitions are ordered by environment, and the first environment counts as the newest. If
     k exceeds B, the batch contains only the B newest transitions. The inner sampler may draw the
-    newest transitions as well. It receives the feedback on all rows, or only on the rows that it
-    drew if its draws have auxiliary arrays.
+    newest transitions as well. It receives the feedback on all rows or, if its draws have auxiliary
+    arrays, only on the rows that it drew.
 
     Args:
       inner: sampler of single transitions, such as `rank.sampler()`.

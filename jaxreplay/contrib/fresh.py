@@ -30,7 +30,7 @@ class FreshConfig(Config):
     over_updates: int | None = option(None, options.OVER_UPDATES)
     decay: float = option(
         0.999,
-        "factor by which every update after the computation of p multiplies p^alpha; 1: no decay",
+        "factor by which every update since p was computed multiplies p^alpha; 1: no decay",
         at_least=0.5,
         at_most=1,
     )

@@ -32,10 +32,11 @@ class GeometricConfig(Config):
     shape: Literal["geometric", "window", "newest_or_uniform", "comb", "linear", "weighted"] = (
         option(
             "geometric",
-            "probabilities by age, all with the same mean age: falling geometrically (geometric); "
-            "uniform over a window of recent steps (window); a mixture of the newest steps and of "
-            "all steps (newest_or_uniform); geometric over every j-th age (comb); falling linearly "
-            "(linear); or uniform draws with the probabilities of geometric as weights (weighted)",
+            "probabilities by age, all with the mean age of 'geometric': falling geometrically "
+            "(geometric); uniform over a window of recent steps (window); a mixture of the newest "
+            "steps and of all steps (newest_or_uniform); geometric over every j-th age (comb); "
+            "falling linearly (linear); or uniform draws with the probabilities of 'geometric' as "
+            "weights (weighted)",
         )
     )
     fade: float | None = option(
@@ -74,7 +75,7 @@ class GeometricConfig(Config):
 
 
 class Geometric(NamedTuple):
-    """Distribution of ages 0, j, 2j, ... below j `steps`, in proportion to e^(-rate age / j)."""
+    """Distribution of ages 0, j, 2j, ... below j `steps`, with P(age) ~ e^(-rate age / j)."""
 
     rate: Array  # [] float32
     steps: Array  # [] int32
@@ -104,7 +105,7 @@ class Geometric(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Distribution of ages below a width w: uniform, or in proportion to w - age."""
+    """Distribution of ages below a width w: uniform, or with P(age) ~ w - age."""
 
     width: Array  # [] int32
     falls: Array  # [] bool, whether probabilities fall with age

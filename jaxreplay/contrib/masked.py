@@ -59,12 +59,12 @@ class Masked(Sampler):
     """Samples like a proportional sampler, but counts of draws stay close to their expectations.
 
     An update increases the expected count of each transition in proportion to its priority p, and
-    the actual count of each drawn transition by 1. The excess x is the actual minus the expected
-    count when the transition was last drawn. Transitions are drawn in proportion to `p exp(-k x)`,
-    where the factor `exp(-k x)` is clipped to [1/4, 4]. A positive excess delays the next draw, and
-    a negative excess brings it forward. Excesses therefore stay bounded, and the difference between
-    shares of draws and shares of priorities falls as 1 / (number of batches). New transitions have
-    counts of 0. `update` must be called once for each batch.
+    the actual count by 1 for each row with the transition. The excess x is the actual minus the
+    expected count when the transition was last drawn. Transitions are drawn in proportion to
+    `p exp(-k x)`, where the factor `exp(-k x)` is clipped to [1/4, 4]. A positive excess delays the
+    next draw, and a negative excess brings it forward. Excesses therefore stay bounded, and the
+    difference between shares of draws and shares of priorities falls as 1 / (number of batches).
+    New transitions have counts of 0. `update` must be called once for each batch.
 
     Importance weights are those of the inner sampler, computed from probabilities without the mask.
 

@@ -99,7 +99,7 @@ class NERSState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     priorities: ProportionalState  # priorities (tree leaves) are score^alpha
-    # Values of each slot (`buffer.in_rows`) when last replayed, squashed by tanh; initially 1
+    # Values of each slot (`buffer.in_rows`) when last replayed; initially 1
     td_error: Buffer  # [R, 128] float32, tanh of the TD error
     q_value: Buffer  # [R, 128] float32, tanh of the critic's target
     positions: Positions | None  # None unless the option `time_feature` is "episode"

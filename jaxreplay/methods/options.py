@@ -26,9 +26,9 @@ INITIAL = Declaration(
     f"{_PER}, Alg. 1; td: Brittain et al. 2019, Sec. 5.3",
 )
 MAXIMUM = Declaration(
-    "with initial='max', new transitions receive the maximum of all priorities so far (all_time), "
-    "or of the priorities of stored transitions (stored), which falls after an outlier if batches "
-    "are larger than the number of transitions added between them",
+    "maximum priority that new transitions receive: of all priorities so far (all_time), or of the "
+    "priorities of stored transitions (stored), which falls after an outlier if batches are larger "
+    "than the number of transitions added between them",
     f"{_PER}, Alg. 1: all_time",
 )
 SAMPLING = Declaration(

@@ -92,7 +92,7 @@ def segments_from_ends(end: Array, size: Array) -> Segments:
 
 
 def share_of_segments(segments: Segments, first: Array, last: Array) -> Array:
-    """Return the expected draws per batch from ranks `first` to `last - 1`, `[n]` float32.
+    """Return the expected number of draws per batch of ranks `first` to `last - 1`, `[n]` float32.
 
     Ranks `[n]` are zero-based. A batch contains one rank drawn uniformly from each segment.
     """
