@@ -325,7 +325,7 @@ _settle = _varying_by_platform(
 def _tuned() -> Any:
     """Return the operations tuned for XLA on CPU, or None.
 
-    None if the operations are missing, disabled or not tested with this version of JAX.
+    The result is None if they are missing, disabled or not tested with this version of JAX.
     """
     return None if tuned is None else tuned.load()
 

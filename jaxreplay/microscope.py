@@ -131,7 +131,7 @@ def look(
         weighted loss with respect to the agent's parameters. None uses gradients with respect to
         the agent's output, `loss'(td_error)`, and assumes that gradients of different transitions
         are orthogonal.
-      loss: the agent's loss of TD errors.
+      loss: the agent's loss on TD errors.
       counts: draws that the training loop has counted. With None, the results have the expected
         counts under uniform replay.
       schedule: how often the training loop learns, for quantities in updates.

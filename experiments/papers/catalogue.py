@@ -54,7 +54,7 @@ def _build(kind: Callable[..., _Made], **values: Any) -> _Made:
     """Return an instance of a dataclass; raise TypeError if a string is given for a tuple."""
     for name, hint in get_type_hints(kind).items():
         if get_origin(hint) is tuple and isinstance(values.get(name), str):
-            raise TypeError(f"{name} must be an array of TOML, not a string")
+            raise TypeError(f"{name} must be a TOML array, not a string")
     return kind(**values)
 
 

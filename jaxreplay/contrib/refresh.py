@@ -63,7 +63,7 @@ def sampler(config: RefreshConfig = RefreshConfig()) -> Refreshed:
 
 
 def method(config: RefreshConfig = RefreshConfig()) -> Method:
-    """Return the inner method of `config.over` with priorities recomputed every K updates."""
+    """Return the method `config.over`, with all priorities recomputed every K updates."""
     return combine(inner_method(config), config)
 
 

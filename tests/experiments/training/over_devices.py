@@ -72,10 +72,10 @@ def parts(agent, method, sizes=SIZES, **options):
 RUNS = [("sac_delay", "per", {"scale_rewards": True, "scale_observations": True})]
 MORE = [
     ("dqn", "uniform", {}), ("dqn", "per", {}), ("dqn", "lap", {}), ("dqn", "pal", {}),
-    ("dqn", "eper", {}),
-    ("dqn", "pser", {"n_step": 1}), ("dqn", "relo", {}), ("rainbow", "per", {}),
-    ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}), ("ddpg", "per", {}),
-    ("naf", "uniform", {}), ("iql", "uniform", {}), ("ensemble_qr", "uper", {}),
+    ("dqn", "eper", {}), ("dqn", "pser", {"n_step": 1}), ("dqn", "relo", {}),
+    ("rainbow", "per", {}), ("discrete_sac", "per", {}), ("sac", "per", {}), ("td3", "lap", {}),
+    ("ddpg", "per", {}), ("naf", "uniform", {}), ("iql", "uniform", {}),
+    ("ensemble_qr", "uper", {}),
 ]  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def data_of(tree):
     return jax.tree.map(plain, tree)
 
 
-@pytest.mark.slow  # the commands below also resume
+@pytest.mark.slow  # test_commands_train_resume_and_refuse also resumes a run
 def test_checkpoints_resume_bit_for_bit_on_as_many_devices(tmp_path):
     program, checkpoint = (
         make_program(*parts("dqn", "per", mesh=2)),

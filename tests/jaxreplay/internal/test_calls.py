@@ -148,7 +148,7 @@ def test_vmapped_rings_and_windows_are_refused():
         n_step.push(window, jax.tree.map(lambda x: np.stack([x, x]), one), 0.9)
 
 
-# They compile every operation separately.
+# Few methods, because these settings compile every operation separately.
 @pytest.mark.parametrize("name", quick(SAMPLERS, of=("per", "ners", "refer")))
 def test_replays_work_with_jax_debug_settings(name):
     """Covers rank promotion and, unless the state contains infinities, `jax_debug_infs`."""
