@@ -51,11 +51,13 @@ def change(sample: Sample, **fields) -> Sample:
 
 
 def compiled(functions, names=("init", "act", "greedy", "update", "feedback")):
-    """Return the named functions, such as those of an agent or a replay, compiled.
+    """Return the named functions, such as those of an agent or a replay, compiled except `init`.
 
-    Outside of jit, JAX compiles every operation separately.
+    Outside of jit, JAX compiles every operation separately and keeps it: this is faster where
+    networks of the same shapes are initialised again and again.
     """
-    return SimpleNamespace(**{name: jax.jit(getattr(functions, name)) for name in names})
+    compile = lambda name, f: f if name == "init" else jax.jit(f)
+    return SimpleNamespace(**{name: compile(name, getattr(functions, name)) for name in names})
 
 
 def start(agent, sample: Sample, key=KEY):

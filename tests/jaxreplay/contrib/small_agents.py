@@ -17,7 +17,7 @@ def made(name: str, objective: Objective, count: int) -> tuple:
     discrete = entry.actions == "discrete"
     action = jnp.zeros(count, jnp.int32) if discrete else jnp.full((count, space.size), 0.3)
     row = Transition(obs, action, jnp.arange(1.0 * count), jnp.full(count, 0.9), obs[::-1])
-    state = jax.jit(agent.init)(jax.random.key(0), obs[0], action[0])
+    state = agent.init(jax.random.key(0), obs[0], action[0])
     extras = jax.jit(agent.act)(state, obs, jax.random.key(3))[1]
     ones = jnp.ones(count)
     sample = Sample(jnp.arange(count), row._replace(extras=extras), ones, ones.astype(jnp.int32))

@@ -39,7 +39,7 @@ def test_dqn_predicts_the_mean_of_noisy_errors():
     """Rewards are +-1 in state 0 and 1 in state 1; the critic is fixed."""
     config = DQNConfig(hidden=(16,), learning_rate=0.01)
     agent = dqn(config, Discrete(2), eper.method().objective)
-    state = jax.jit(agent.init)(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+    state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
     fixed = state
 
     @jax.jit
@@ -64,7 +64,7 @@ def test_predictions_do_not_change_the_critic():
     batch, found = rows(jnp.arange(4.0)), []
     for method in (eper.method(), per.method()):
         agent = dqn(config, Discrete(2), method.objective)
-        state = jax.jit(agent.init)(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+        state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
         update = jax.jit(agent.update)
         for seed in range(3):
             state, info = update(state, batch, jax.random.key(seed))

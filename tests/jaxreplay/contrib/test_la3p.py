@@ -132,7 +132,7 @@ def test_actor_and_critic_learn_only_from_their_rows(name):
     agent = make(config, Continuous(2), la3p.method().objective)
     obs = jax.random.normal(jax.random.key(1), (6, 3))
     action = jax.random.uniform(jax.random.key(2), (6, 2))
-    state = jax.jit(agent.init)(jax.random.key(0), obs[0], action[0])
+    state = agent.init(jax.random.key(0), obs[0], action[0])
     extras = jax.jit(agent.act)(state, obs, jax.random.key(3))[1]
     update = jax.jit(agent.update)
 
