@@ -179,9 +179,10 @@ class _Rainbow:
         evaluate: Noise | None,
         fractions: Array | None,
     ) -> Array:
-        """Return target distributions `[B, m]`.
+        """Return target distributions `[B, m]`, as m probabilities or quantiles each.
 
-        `select` and `evaluate` are noise for the online and the target network.
+        `select` and `evaluate` are noise for the online and the target network. `fractions` are
+        those of the implicit head (IQN), at which it evaluates quantiles, and None for other heads.
         """
         outputs = self.outputs(state.target_params, t.next_obs, evaluate, fractions)
         if self.config.double:

@@ -88,6 +88,9 @@ def _render(
                 )
             found = results.read(folder)
             if found.unjudged and page.has_section(out, "verdicts"):
-                raise ValueError(f"{found.unjudged}; {out} has verdicts and was not replaced")
+                raise ValueError(
+                    f"{found.unjudged}; {out} has verdicts and was not replaced: to write a page "
+                    "without verdicts, give another --out"
+                )
             return study_page.render(found, title)
     return run_page.render(run_page.read(shared.check_labels(runs), other_code), title)

@@ -234,7 +234,7 @@ class Mixed:
 
     @cached_method
     def end_episodes(self, state: MixedState) -> MixedState:
-        """Truncate the current episode in every environment whose transitions are added."""
+        """Truncate the current episodes in both replays; a read-only second replay has none."""
         first = self.first.end_episodes(state.first)
         if self.read_only:
             return state._replace(first=first)

@@ -26,8 +26,9 @@ from jaxreplay.types import Array, Transition, Tree, get_field, has_field, repla
 class Ring(struct.PyTreeNode):
     """State of a ring buffer, which overwrites the oldest transitions first.
 
-    A storage format that stores part of a transition outside `words` defines a subclass, which adds
-    arrays and overrides the methods. The functions of this module accept every subclass.
+    A storage format that stores part of a transition outside the packed array `words` defines a
+    subclass, which adds arrays and overrides the methods. The functions of this module accept every
+    subclass.
     """
 
     words: Buffer  # [C, W] uint32, the bits of all fields in W words per slot
@@ -199,8 +200,8 @@ def gather_part(ring: Ring, slots: Array, name: str, part: range) -> Array:
 def contents(ring: Ring) -> Tree:
     """Return the transitions of all slots, `[C, ...]`, with zeros in empty slots.
 
-    Under `jit`, only fields that are used are read. Observations that are stored once are returned
-    as positions (`frames.Spot`).
+    Under `jit`, only fields that are used are read. In a storage format that stores each
+    observation once, observations are returned as positions (`frames.Spot`).
     """
     return packing.unpack(ring.layout, ring.words)
 

@@ -49,7 +49,7 @@ class Settings(command.TimedSettings):
     seeds: int = option(1, "replays in one compiled program, vmapped if several", at_least=1)
 
     def check(self) -> None:
-        """Raise ValueError for a batch above the capacity, or for a peer that is not installed."""
+        """Raise ValueError for a batch above the capacity, or if flashbax is not installed."""
         batch_size, capacity = max(self.batch_sizes), min(self.capacities)
         if batch_size > capacity:
             raise ValueError(f"batch_sizes: {batch_size} exceeds the capacity {capacity}")

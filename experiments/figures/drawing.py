@@ -180,7 +180,10 @@ def draw_interval(
     hollow: bool = False,
     note: str = "",
 ) -> None:
-    """Draw a value and the ends of its interval in a row, with a note above the value."""
+    """Draw an interval and the value inside it in a row, with a note above the value.
+
+    `estimate` is the value, then the lower and the upper end of the interval.
+    """
     value, low, high = estimate
     colour = style["color"]
     axes.plot([low, high], [row, row], color=colour, linewidth=2, alpha=0.8)

@@ -30,7 +30,10 @@ def sentences(
     baseline: str,
     task: str,
 ) -> list[str]:
-    """Return a comparison in sentences: one for each verdict, then one for the control arm."""
+    """Return a comparison in sentences: one for each verdict of a method against the baseline.
+
+    The last sentence compares the baseline with itself on other random seeds (the control arm).
+    """
     groups: dict[str, list[Verdict]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)

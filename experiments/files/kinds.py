@@ -86,7 +86,7 @@ def check(saved: Any, kinds: Mapping[str, Check]) -> None:
         name = field.removesuffix("?")
         if name not in saved:
             if field == name:
-                raise ValueError(f"it lacks {name}")
+                raise ValueError(f"the field {name} is missing")
         elif not passes(saved[name]):
             raise ValueError(f"{name} is {_short(saved[name])}")
 

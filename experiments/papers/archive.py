@@ -33,7 +33,7 @@ class Data:
         computation has its own columns.
       runs: task -> arm -> configuration, versions and duration in seconds; experiments only.
       made: options, versions and duration in seconds; computations only.
-      store: store of the study; experiments only.
+      store: the study with its saved runs; experiments only.
     """
 
     frame: pd.DataFrame = dataclasses.field(default_factory=pd.DataFrame)

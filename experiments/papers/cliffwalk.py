@@ -39,8 +39,8 @@ def prioritised(name: Literal["per", "pser"], initial: str = "max", **options: A
 
     Args:
       name: "per" or "pser".
-      initial: initial priorities: "max", the maximal priority, or "td", the priority of a TD error
-        of 0.
+      initial: priorities of new transitions: "max", the maximal priority, or "td", the priority of
+        their TD error, here taken as 0.
       **options: options of the method.
     """
     fixed = {"beta": 0.0, "epsilon": 1e-4, "sampling": "iid", "initial": initial, **options}

@@ -54,8 +54,8 @@ def until_baseline(data: Data, arms: Sequence[str], baseline: str) -> list[list[
 def of_seeds(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Return the gain of each seed over the same seed of the baseline, in percent.
 
-    The divisor |y| is the baseline's mean over seeds, because the score of a single seed can be
-    close to zero.
+    The gain is 100 (x - b) / |m| for the seed's score x, the baseline's score b with this seed, and
+    the baseline's mean m over seeds, because b can be close to zero.
 
     Returns:
       A frame with columns arm, env, seed and value, in the order of `frame`, without the baseline.

@@ -23,7 +23,7 @@ _CLOSE = 2e-5  # relative tolerance of float32 sums over a memory
 
 
 def lap_and_pal(request: Request) -> pd.DataFrame:
-    """Return both sides of each theorem and observation (Fujimoto et al. 2020, Sec. 4, 5, App. A).
+    """Return both sides of the equations in Fujimoto et al. 2020 (theorems and observations).
 
     TD errors `[N]` follow Student's t-distribution with three degrees of freedom, which has heavy
     tails. Options are `seeds`, the number of seeds, and `stored`, N.

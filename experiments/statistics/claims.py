@@ -179,7 +179,7 @@ _UPDATES = "replay/sampler_updates"
 def contrast(pairs: Sequence[tuple[Runs, Runs]], end: float | None) -> tuple[Runs, Runs]:
     """Return the gains of two arms over their baselines, per seed that all four arms have.
 
-    Seeds that diverged in any of the four arms have no gains, and count as ties.
+    Seeds that diverged in any of the four arms have gains of NaN, and count as ties.
 
     Args:
       pairs: the first and the second arm, each with its baseline.

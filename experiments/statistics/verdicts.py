@@ -39,8 +39,8 @@ _ROUNDING = 1e-9  # tolerance of comparisons with 1/2 -+ margin
 class Verdict:
     """The verdict about a claim.
 
-    Numbers describe the look that decided, or the last look if none did. A claim that cannot be
-    asked has no looks, and its numbers have no meaning.
+    Numbers describe the look that decided, or the last look if none did. A claim that cannot
+    be tested has no looks, and its numbers have no meaning.
     """
 
     claim: Claim

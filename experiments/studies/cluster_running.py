@@ -59,11 +59,11 @@ class Came(NamedTuple):
 
 
 class Notes:
-    """Actor that stores the progress and the latest checkpoints of batches of runs.
+    """Ray actor that stores the progress and the latest checkpoints of batches of runs.
 
-    It runs on the node that started the study, so it lives as long as the study. A batch that
-    restarts after the death of its node reports the same progress again, since its numbers are the
-    same.
+    The actor runs on the node that started the study, so it lives as long as the study. A batch
+    that restarts after the death of its node computes the same results, so it reports the same
+    progress again.
     """
 
     def __init__(self) -> None:

@@ -466,6 +466,6 @@ def _filled(usual: _Config, saved: Mapping[str, Any]) -> _Config:
     """Return options with saved values; options that were not saved have their defaults."""
     wanted = {field.name for field in dataclasses.fields(usual)}  # pyright: ignore[reportArgumentType]
     if unknown := sorted(set(saved) - wanted):
-        raise ValueError(f"option {unknown[0]} is unknown")
+        raise ValueError(f"option {unknown[0]} is unknown: options are {', '.join(sorted(wanted))}")
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
     return dataclasses.replace(usual, **values)  # pyright: ignore[reportArgumentType]

@@ -75,9 +75,9 @@ def open_engine(where: Where, cache: Cache, keep: bool = False) -> Iterator[Engi
 
 
 class Here:
-    """The cores or accelerators of this machine.
+    """Trains runs on the cores or accelerators of this machine.
 
-    Cores share one compiled program; each accelerator has its own.
+    Cores share one compiled program; each accelerator has a compiled program of its own.
     """
 
     stops = "at the next log point"
@@ -395,7 +395,10 @@ class _Board:
 
 
 def ended_rows(store: Store) -> list[list[dict[str, Any]]]:
-    """Return, for each log point, one row per run that has ended; other seeds have no row."""
+    """Return a list of rows for each log point, with one row for each run that is complete now.
+
+    Runs that are incomplete have no row at any log point.
+    """
     if store.table.empty:
         return []
     metrics = store.table.drop(columns=["point", *KEYS, *store.settings, "diverged"])

@@ -191,7 +191,7 @@ def lacking(
     bases: Mapping[tuple[str, str], RunConfig],
     instead: str = "these run once without it",
 ) -> list[str]:
-    """Return a remark on each setting that some methods or tasks lack.
+    """Return a remark on each option of the grid that some methods or tasks do not have.
 
     `instead` says, in the words of the remark, what these methods or tasks do.
     """
@@ -280,7 +280,13 @@ def with_settings(
 
 
 def find(name: str, label: str, config: RunConfig) -> Place | None:
-    """Return the place of a setting by its name in the grid; None if the run lacks the setting."""
+    """Return where a configuration holds an option of the grid; None if it lacks the option.
+
+    Args:
+      name: name of the option in the grid, such as "learn_every" or "per.alpha".
+      label: label of the method, which may be the prefix of the name.
+      config: configuration of the run.
+    """
     scope, _, field = name.rpartition(".")
     for section, prefix in PREFIXES.items():
         own = "replay_options" if scope == label else section

@@ -34,7 +34,7 @@ _PLANNED = 12  # claims for which the seeds still needed are simulated after eac
 
 
 class Member(NamedTuple):
-    """A point of the study and the point that it is compared with."""
+    """A configuration of the study and the baseline that it is compared with."""
 
     name: str  # unique in the study, such as "per_every4"
     point: Point

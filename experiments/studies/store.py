@@ -39,7 +39,7 @@ SeededPoint = tuple[Point, int]  # a point and a seed
 
 
 def code_version() -> str:
-    """Return the version of the code and the settings of JAX that determine the numbers."""
+    """Return a string that identifies the code and the settings of JAX that determine results."""
     return code.version(*_SOURCES)
 
 

@@ -75,7 +75,10 @@ def forecast_wait(volume: float, stored: int, full: bool) -> float:
 
 
 class Effect(NamedTuple):
-    """The gradient of a batch, compared with the mean gradient m of all transitions."""
+    """Cosine, bias and noise of the gradient of a batch.
+
+    The reference is the mean gradient m of all transitions.
+    """
 
     cosine: float  # cosine similarity of the expected gradient G of a batch and m
     bias: float  # |G / s - m| / |m|, where s = <G, m> / |m|^2 scales G to fit m

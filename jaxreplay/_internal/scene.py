@@ -44,19 +44,22 @@ class Scene(NamedTuple):
     updates: int  # number of gradient steps to which schedules are advanced
 
     def stored(self, method: Method, state: State, key: Array) -> View:
-        """Return the `View` of the replay's own method in its current state."""
+        """Return how the replay's own method draws in its current state."""
         began, size = time.perf_counter(), self._size(method)
         chance = warm_up.probability(method.sampler, state, self.ring, size)
         return self._view(began, "the run's own state", method, chance, state, key)
 
     def refreshed(self, method: Method, state: State, key: Array) -> View:
-        """Return the `View` of the replay's own method after setting exact priorities."""
+        """Return how the replay's own method draws with priorities recomputed for all slots."""
         began, size = time.perf_counter(), self._size(method)
         found = warm_up.refreshed(method.sampler, state, self.ring, self.told, size)
         return self._view(began, "the run's own state, refreshed", method, *found, key)
 
     def exact(self, method: Method, key: Array, warm: str) -> View:
-        """Return the `View` of a method in an exact state; without one, `basis` is the reason."""
+        """Return how another method would draw, in a state computed from all stored transitions.
+
+        If there is no such state, the field `basis` is the reason.
+        """
         began, sampler = time.perf_counter(), method.sampler
         basis, reason = warm_up.basis(sampler), warm_up.lacks(method, self.ring, self.told)
         if reason is None and warm == "none" and basis != warm_up.STATELESS:

@@ -30,7 +30,7 @@ def has_priorities(sampler: Sampler) -> bool:
 
 
 def lacks(method: Method, ring: Ring, feedback: Mapping[str, Array]) -> str | None:
-    """Return why the probabilities of a method are not known for a ring; None if they are known.
+    """Return the reason why stored transitions do not determine a method's probabilities, or None.
 
     Args:
       method: the method.

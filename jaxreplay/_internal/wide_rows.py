@@ -33,7 +33,7 @@ _TOP = 512  # largest level that is searched completely
 
 
 def aligned(branching: int) -> int:
-    """Return the unit, in nodes, to which the sizes of large levels are rounded up."""
+    """Return the number of nodes to whose multiples sizes of a tree's large levels are rounded."""
     return math.lcm(_ROW, branching)
 
 

@@ -25,7 +25,8 @@ _CODE = "code of Kauvar et al. 2023"
 class CuriousConfig(Config):
     """Hyperparameters of curious replay.
 
-    With the default options, the visit term dominates priorities up to about 26 visits.
+    A visit is an update with the transition. With the default options, the visit term dominates the
+    priority of a transition up to about 26 visits.
     """
 
     alpha: float = option(0.7, "exponent of the loss", _CODE, at_least=0)

@@ -28,7 +28,7 @@ class RefreshConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Refreshed(Transparent):
-    """Samples like an inner sampler, and has all priorities recomputed every K updates.
+    """Samples like an inner sampler, and has all priorities recomputed every K = `every` updates.
 
     The state is that of the inner sampler. After updates K, 2K, ... of the agent, the training loop
     calls `Replay.refresh` with the agent's feedback on all stored transitions
@@ -36,7 +36,7 @@ class Refreshed(Transparent):
 
     Args:
       inner: sampler with `refresh`, such as `per.sampler()`.
-      config: options, of which `over` and `over_updates` are ignored.
+      config: options; `over` and `over_updates`, which choose an inner sampler, are ignored.
 
     Raises:
       ValueError: If the inner sampler has no `refresh`.

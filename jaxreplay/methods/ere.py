@@ -42,7 +42,7 @@ class EREConfig(Config):
 
 
 class EREState(NamedTuple):
-    """Numbers of updates and window sizes in the running and previous episode of environment 0."""
+    """Update counts and window sizes in the current and previous episode of environment 0."""
 
     done: Array  # [] int32, k: number of updates since the latest episode ended
     length: Array  # [] int32, K: number of updates in the latest complete episode; initially 0
