@@ -35,14 +35,14 @@ def test_examples_are_tested_and_short():
         assert len(path.read_text().splitlines()) <= tested[path.stem]
 
 
-def test_dqn_in_one_file_trains_many_seeds():
+def test_loops_can_be_traced():
+    """Slow tests run these loops."""
     example = loaded("dqn_in_one_file")
-    config = example.CONFIG | {"steps": 2_000, "capacity": 2_048}
-    train = jax.jit(jax.vmap(example.make_train(config)))
-    returns = np.asarray(train(jax.random.split(jax.random.key(0), 2)))
-    assert returns.shape == (2, config["episodes"])
-    assert (returns >= 8).all()  # every episode takes at least eight steps
-    assert (returns[0] != returns[1]).any()
+    train = jax.vmap(example.make_train(example.CONFIG))
+    returns = jax.eval_shape(train, jax.random.split(jax.random.key(0), 2))
+    assert returns.shape == (2, example.CONFIG["episodes"])
+    example = loaded("gradient_variance")
+    assert set(jax.eval_shape(example.run, 0)) == set(example.NAMES)
 
 
 @pytest.mark.slow
@@ -91,6 +91,7 @@ def search(tmp_path, monkeypatch):
     return example
 
 
+@pytest.mark.slow  # trains three studies; the next test runs the rest of the example
 def test_searches_repeat_their_proposals_after_an_interruption(search, tmp_path):
     def read_axes(path):
         return json.loads(path.read_text())["study"]["axes"]
@@ -146,6 +147,7 @@ def test_variance_of_laber_agrees_with_an_enumeration_of_its_draws():
     assert float(found) == pytest.approx(variance)
 
 
+@pytest.mark.slow
 def test_variance_of_every_sampler_is_at_least_the_bound(monkeypatch):
     example = loaded("gradient_variance")
     for name, value in {"FILL": 100, "EVERY": 40, "TIMES": 2}.items():
