@@ -159,17 +159,6 @@ def test_all_action_sequences_yield_the_memory_of_the_papers():
     assert sorted(found.tolist()) == sorted(stored.tolist())
 
 
-def test_episodes_terminate_unless_a_shorter_limit_truncates_them():
-    environment = environments.make("walk/6")
-    assert environment.max_steps == 6 and environment.action_space == Discrete(2)
-    cut = environments.make("walk/6", max_steps=2)
-    state, _ = cut.reset(jax.random.key(0))
-    for action in (0, 1):
-        state, obs, out = cut.step(jax.random.key(0), state, jnp.int32(action))
-    assert out.truncated and not out.terminated
-    assert out.final_obs.argmax() == 2 and obs.argmax() == 0
-
-
 def test_environments_of_unlisted_lengths_can_be_made():
     assert "walk/10" in environments.names() and "walk/13" not in environments.names()
     assert environments.make("walk/13").spec.obs.shape == (13,)

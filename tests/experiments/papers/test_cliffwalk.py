@@ -8,8 +8,8 @@ from experiments.papers import cliffwalk, cliffwalk_tables
 from experiments.papers.entry import Request
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_memory_contains_every_sequence_once(n):
+def test_memory_contains_every_sequence_once():
+    n = 5
     held = jax.tree.map(np.asarray, cliffwalk.memory(jax.random.key(1), n))
     assert len(held.obs) == 2 ** (n + 1) - 2
     right = held.action == held.obs % 2
@@ -25,7 +25,7 @@ def test_memory_contains_every_sequence_once(n):
     np.testing.assert_array_equal(held.obs[1:][on], held.next_obs[:-1][on])
     np.testing.assert_array_equal(held.discount, np.where(held.last, 0, np.float32(1 - 1 / n)))
     other = np.asarray(cliffwalk.memory(jax.random.key(2), n).obs)
-    assert n == 2 or (other != held.obs).any()
+    assert (other != held.obs).any()
 
 
 def test_memory_and_true_values_of_two_states_equal_hand_calculation():

@@ -194,9 +194,9 @@ def test_at_least_as_good_claims_are_decided_by_noninferiority_alone():
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-@pytest.mark.parametrize("arms", [1, 4])
-def test_false_answers_to_non_inferiority_are_rare(arms, sequential):
+def test_false_answers_to_non_inferiority_are_rare(sequential):
     """Every arm wins with probability 0.4, the margin: in at most 5 % of studies one agrees."""
+    arms = 4
     rng, trials, wrong = np.random.default_rng(arms), 100, 0
     schedule = range(32, 129, 32) if sequential else [10]
     for _ in range(trials):
@@ -218,6 +218,7 @@ def test_false_differences_among_equal_arms_are_rare_in_fixed_designs(ties):
     assert wrong / trials <= 0.05
 
 
+@pytest.mark.slow  # simulates a Holm correction and capitals, which quick tests compare exactly
 def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
     """With three arms equal to the baseline, at most 5 % of studies call any of them better."""
     rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
@@ -313,6 +314,7 @@ def test_seeds_needed_include_seeds_beyond_the_pilot():
     assert seeds_needed(Counts(6, 0, 4)) == 464  # with NumPy 2.4 and 2.5
 
 
+@pytest.mark.slow  # the numbers of seeds above are those of simulated studies, too
 def test_promised_seeds_are_kept_about_as_often_as_promised():
     """Rates come from the prior of the estimate; a pilot of 16 seeds makes the promise."""
     rng, kept, trials = np.random.default_rng(0), 0, 0
