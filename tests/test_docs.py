@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -126,6 +127,7 @@ def main_of(module: str):
 
 
 def test_commands_in_pages_parse(examples, only_parse, capsys):
+    Path("demonstrations.safetensors").touch()  # or the example of a study would record them
     lines = [(name, words) for name, words in lines_of("python") if words[1] == "-m"]
     assert len(lines) > 30 and len(commands_of_results()) > 15
     for name, (_, _, module, *options) in lines + commands_of_results():
@@ -234,12 +236,14 @@ def test_python_of_pages_runs_with_slow_blocks(name, elsewhere):
     run_page(PAGES[name], slow=True)
 
 
-def test_loop_of_the_readme_runs():
+def test_loop_of_the_readme_can_be_traced():
     (block,) = documents.python(README)
     assert len([line for line in block.text.splitlines() if "import" not in line]) <= 12
+    before, _, _ = block.text.partition("state, metrics = train(")
     names = {}
-    documents.run(block.text, names)
-    assert names["metrics"]["eval_return"].shape == (4, 5)
+    exec(before, names)
+    metrics = jax.eval_shape(names["train"], jax.random.split(jax.random.key(0), 4))[1]
+    assert metrics["eval_return"].shape == (4, 5)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def small(method="uniform"):
 
 
 def test_costs_are_of_a_cycle_and_of_a_training_step():
-    cycle = accelerators.cycle_cost("per", None, 4096, 32)
+    cycle = accelerators.cycle_cost("per", None, 64, 32)
     assert cycle.platform == "cpu" and cycle.conditionals == 0 and cycle.copies == 0
     assert accelerators.loop_cost(small("per"), None).launches > cycle.launches
 
