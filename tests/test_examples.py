@@ -30,15 +30,6 @@ def loaded(name, long="", short=""):
     return module
 
 
-def test_examples_are_tested_and_short():
-    tested = {
-        "demonstrations": 80, "devices": 40, "dqn_in_one_file": 145, "flashbax_api": 100,
-        "gradient_variance": 145, "memory": 50, "search": 80,
-    }  # fmt: skip
-    for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= tested[path.stem]
-
-
 def test_loops_can_be_traced():
     """Slow tests run these loops."""
     example = loaded("dqn_in_one_file")

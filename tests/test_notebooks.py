@@ -19,26 +19,10 @@ from tests.refusals import assert_names
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
-# Notebooks of several seconds are executed only by the slow tests if quick tests, named here, run
-# what they call. What they read and import is checked in every run.
-ELSEWHERE = {
-    "01_quickstart": ("test_docs.py", "experiments/training/test_loop.py"),
-    "02_replay_methods": ("contract/test_samplers.py", "jaxreplay/test_objectives.py"),
-    "03_blind_cliffwalk": (
-        "experiments/papers/test_cliffwalk.py", "experiments/papers/test_cliffwalk_theory.py",
-    ),
-    "05_inside_ners": ("jaxreplay/methods/test_ners.py", "agents/test_td3.py"),
-    "06_inside_refer": (
-        "jaxreplay/methods/test_refer.py", "agents/test_racer.py", "agents/test_advantages.py",
-    ),
-    "07_a_comparison_taken_apart": (
-        "experiments/papers/test_judging.py", "experiments/statistics/test_counts.py",
-    ),
-    # These read tables with the functions that notebooks 09, 11 and 12 call.
-    "08_prioritized_experience_replay": ("test_notebooks.py",),
-    "10_prioritized_sequence_experience_replay": ("test_notebooks.py",),
-    "15_a_replay_under_the_microscope": ("jaxreplay/test_microscope.py",),
-}  # fmt: skip
+# These take seconds, and are executed only by the slow tests, for quick tests run what they call:
+# tests of training (01, 05, 06), samplers (02), papers (03, 07) and the microscope (15), and other
+# notebooks (08, 10).
+SLOW = ("01", "02", "03", "05", "06", "07", "08", "10", "15")
 
 # Replacements, old and new text, that shorten runs to the minimum that every cell needs.
 SHORTER = {
@@ -80,23 +64,19 @@ def test_outputs_are_of_the_same_code_and_results(path):
     assert_new(path, execute.code_changed(notebook) + execute.results_changed(notebook, results))
 
 
-@pytest.mark.parametrize("stem", ELSEWHERE)
-def test_imports_of_slow_notebooks_exist(stem):
-    assert all((Path(__file__).parent / name).exists() for name in ELSEWHERE[stem])
-    for cell in execute.code_cells(nbformat.read(execute.FOLDER / f"{stem}.ipynb", as_version=4)):
-        nodes = ast.parse(cell.source).body
-        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        exec(compile(ast.Module(imports, []), stem, "exec"), {})
+def test_imports_of_slow_notebooks_exist():
+    for path in (path for path in NOTEBOOKS if path.stem[:2] in SLOW):
+        for cell in execute.code_cells(nbformat.read(path, as_version=4)):
+            nodes = ast.parse(cell.source).body
+            imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+            exec(compile(ast.Module(imports, []), path.stem, "exec"), {})
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in ELSEWHERE else ())
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem[:2] in SLOW else ())
+    for path in NOTEBOOKS
+])  # fmt: skip
 def test_notebook_runs_and_its_outputs_are_up_to_date(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     cells = execute.code_cells(notebook)
