@@ -64,12 +64,12 @@ def test_prioritised_libraries_have_the_same_probabilities_and_weights(name):
 
 def test_replay_command_measures_cycles_in_place(tmp_path, capsys):
     out = tmp_path / "new" / "replay.json"
-    argv = ["--capacities", "4096", "--batch-sizes", "16", "--orders", *replay.ORDERS]
+    argv = ["--capacities", "4096", "--batch-sizes", "16", "--orders", replay.ORDERS[1]]
     assert replay.main([*argv, *FAST, "--out", str(out)]) == 0
     content = json.loads(out.read_text())
     rows = content["results"]
-    assert [row["contender"] for row in rows] == ["per", "uniform"] * 2
-    assert [row["order"] for row in rows] == [order for order in replay.ORDERS for _ in range(2)]
+    assert [row["contender"] for row in rows] == ["per", "uniform"]
+    assert {row["order"] for row in rows} == {replay.ORDERS[1]}
     assert all(len(row["us"]) == 2 and min(row["us"]) > 0 for row in rows)
     assert all(row["large_copies"] == 0 for row in rows) and rows[0]["ratio"] == 1
     assert "| uniform " in capsys.readouterr().out
