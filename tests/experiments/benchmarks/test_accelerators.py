@@ -18,10 +18,9 @@ def small(method="uniform"):
 
 
 def test_costs_are_of_a_cycle_and_of_a_training_step():
-    cycle = accelerators.cycle_cost("per", None, 4096, 32)
+    cycle = accelerators.cycle_cost("per", None, 64, 32)
     assert cycle.platform == "cpu" and cycle.conditionals == 0 and cycle.copies == 0
-    uniform, per = (accelerators.loop_cost(small(name), None) for name in ("uniform", "per"))
-    assert per.launches > uniform.launches
+    assert accelerators.loop_cost(small("per"), None).launches > cycle.launches
 
 
 def test_cycles_and_loops_are_timed_with_the_memory_that_was_promised():

@@ -98,17 +98,6 @@ def test_damaged_files_are_named(name, content, parts, tmp_path):
         archive.read(tmp_path, "walk", "small")
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, "1", [1], None, "absent"])
-def test_damaged_formats_are_named(value, tmp_path):
-    archive.write(tmp_path, "walk", "small", whole())
-    path = tmp_path / FACTS
-    saved = json.loads(path.read_text()) | {"format": value}
-    saved = {name: own for name, own in saved.items() if own != "absent"}
-    path.write_text(json.dumps(saved))
-    with refused(FACTS, error=Damaged):
-        archive.read(tmp_path, "walk", "small")
-
-
 def test_formats_of_other_versions_are_not_reported_as_damage(tmp_path):
     archive.write(tmp_path, "walk", "small", whole())
     path = tmp_path / FACTS

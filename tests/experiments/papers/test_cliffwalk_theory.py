@@ -92,13 +92,3 @@ def test_aggregated_simulation_agrees_with_the_full_memory(process):
     other = np.array([step_by_step(4, process, 0.65, rng) for _ in range(runs)])
     mean, error = mean_and_error(4, process, 0.65)
     assert abs(mean - other.mean()) < 4 * np.hypot(error, other.std(ddof=1) / np.sqrt(runs))
-
-
-def test_pser_pre_grows_linearly_and_pser_post_exponentially():
-    pre, post = ([mean_and_error(n, p, 0.4)[0] for n in (6, 8, 10, 12)]
-                 for p in ("pser-pre", "pser-post"))  # fmt: skip
-    assert np.allclose(np.diff(pre), 5, atol=0.5)
-    assert all(3.4 < later / earlier < 4.6 for earlier, later in itertools.pairwise(post))
-    for n, mean in zip((6, 8, 10, 12), pre):
-        assert mean <= expected_pser(n, 0.4) + n - 1
-        assert mean < expected_per(n) / 5

@@ -1,5 +1,6 @@
 """Class-imbalanced digits: sets counted by hand, priorities in NumPy, table and figure."""
 
+import functools
 import sys
 
 import jax
@@ -66,7 +67,7 @@ def test_step_size_minimises_error_then_loss():
 
 @pytest.fixture(scope="module")
 def learner():
-    """Training data, a replay of 80 examples, its learning step, and initial parameters."""
+    """Training data, a replay of 80 examples, its fill and learning step, initial parameters."""
     images, labels = made_up(8)
     train = Examples(jnp.asarray(images), jnp.asarray(labels))
     replay = Replay(digits.SAMPLERS["per"], capacity=80, num_envs=80, batch_size=60)
@@ -75,8 +76,9 @@ def learner():
     def learn(params, memory, key, step_size, factor):
         return digits.learn_once(replay, params, memory, key, step_size, factor)
 
-    params = digits.Classifier().init(jax.random.key(0), train.images[:1])
-    return train, replay, learn, params, digits.fill(replay, train, jax.random.key(1))
+    fill = jax.jit(functools.partial(digits.fill, replay))
+    params = jax.jit(digits.Classifier().init)(jax.random.key(0), train.images[:1])
+    return train, replay, fill, learn, params
 
 
 def in_numpy(params, images):
@@ -97,7 +99,8 @@ def in_numpy(params, images):
 
 
 def test_priorities_are_the_losses_before_the_update(learner):
-    train, _, learn, params, memory = learner
+    train, _, fill, learn, params = learner
+    memory = fill(train, jax.random.key(1))
     drawn = set()
     for turn in range(2):
         logits = in_numpy(params, train.images)
@@ -113,11 +116,12 @@ def test_priorities_are_the_losses_before_the_update(learner):
 
 
 def test_batches_are_drawn_in_proportion_to_the_loss(learner):
-    train, replay, learn, params, memory = learner
+    train, replay, fill, learn, params = learner
+    memory = fill(train, jax.random.key(1))
     params = jax.tree.map(lambda x: 4 * x, params)  # makes losses differ
     for turn in range(12):
         _, memory, _ = learn(params, memory, jax.random.key(turn), 0.0, 1.0)
-    loss = np.asarray(digits.losses(params, train))
+    loss = np.asarray(jax.jit(digits.losses)(params, train))
     leaves = np.asarray(sum_tree.leaves(memory.sampler.tree))
     drawn = leaves != 1
     assert drawn.sum() > 60
@@ -130,10 +134,10 @@ def test_batches_are_drawn_in_proportion_to_the_loss(learner):
 
 
 def test_factor_multiplies_only_the_loss_of_rare_digits(learner):
-    train, replay, learn, params, _ = learner
+    train, _, fill, learn, params = learner
 
     def after(labels, step_size, factor):
-        memory = digits.fill(replay, train._replace(labels=labels), jax.random.key(1))
+        memory = fill(train._replace(labels=labels), jax.random.key(1))
         return jax.tree.leaves(learn(params, memory, jax.random.key(2), step_size, factor)[0])
 
     rare, common = train.labels % 5, train.labels % 5 + 5

@@ -53,8 +53,6 @@ def drawn(path):
         (layouts.lines, {"aggregate": "median, range", "smooth": 0.7, "log": "y"}),
         (layouts.lines, {"groups": {"one": ("uniform", "per")}, "limits": (0, 100)}),
         (layouts.bars, {"y_label": "return"}),
-        (layouts.scores, {"baseline": "uniform"}),
-        (layouts.sooner, {"baseline": "uniform"}),
     ],
 )
 def test_layouts_draw_the_given_data(layout, options, tmp_path):

@@ -27,10 +27,11 @@ def walk(tmp_path_factory):
     out, before, batches = tmp_path_factory.mktemp("papers"), batch.train, []
 
     def stopped_in_the_second_batch(*args, **options):
-        batches.append(1)
+        batches.append(None)
         if len(batches) == 2:
             raise KeyboardInterrupt
-        return before(*args, **options)
+        batches[-1] = before(*args, **options)
+        return batches[-1]
 
     command, said, listed = [*WALK, "--out", str(out), "--devices", "1"], StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +43,7 @@ def walk(tmp_path_factory):
             papers.main(["list", "all.walk", "--size", "smoke", "--results", str(out)])
         assert papers.main(command) == 0
     return SimpleNamespace(
-        out=out, code=code, begun=begun, batches=len(batches), said=said.getvalue(),
+        out=out, code=code, begun=begun, batches=batches, said=said.getvalue(),
         listed=listed.getvalue(),
     )  # fmt: skip
 
@@ -52,13 +53,13 @@ def walked(walk):
     return walk.out
 
 
-def trained(monkeypatch):
-    """Return a list that records every trained batch of runs."""
-    batches, before = [], batch.train
+def trained(monkeypatch, results=()):
+    """Return a list that records every batch of runs, which get these results untrained."""
+    batches, results = [], iter(results)
 
     def train(*args, **options):
         batches.append(1)
-        return before(*args, **options)
+        return next(results)
 
     monkeypatch.setattr(batch, "train", train)
     return batches
@@ -87,8 +88,7 @@ def test_damaged_studies_are_recomputed_only_with_overwrite(walked, tmp_path, mo
     said = refusal(capsys, papers.main, *WALK, "--out", str(tmp_path))
     assert_names(said, numbers, "--overwrite")
     assert batches == [] and numbers.read_bytes() == b""
-    monkeypatch.setattr(batch, "train", None)  # fails when training starts
-    with pytest.raises(TypeError):
+    with pytest.raises(StopIteration):  # training starts
         papers.main([*WALK, "--out", str(tmp_path), "--overwrite"])
 
 
@@ -110,8 +110,8 @@ def test_results_of_other_code_or_settings_are_not_mixed(walked, monkeypatch, ca
     assert papers.main(command) == 0 and "effective buffer" in capsys.readouterr().out
 
 
-def test_overwrite_recomputes_only_results_of_other_code_or_settings(walked, tmp_path, monkeypatch):
-    shutil.copytree(walked, tmp_path / "copy")
+def test_overwrite_recomputes_only_results_of_other_code_or_settings(walk, tmp_path, monkeypatch):
+    shutil.copytree(walk.out, tmp_path / "copy")
     out = ["--out", str(tmp_path / "copy")]
     facts = tmp_path / "copy/walk_dqn.smoke/study.json"
     saved = json.loads(facts.read_text())
@@ -119,7 +119,7 @@ def test_overwrite_recomputes_only_results_of_other_code_or_settings(walked, tmp
     facts.write_text(json.dumps(saved))
     picture = tmp_path / "copy/all.walk.smoke.png"
     picture.write_text("of another program")
-    batches = trained(monkeypatch)
+    batches = trained(monkeypatch, filter(None, walk.batches))
     assert papers.main([*WALK, *out, "--overwrite"]) == 0
     assert len(batches) == 2 and picture.read_bytes().startswith(b"\x89PNG")
     assert papers.main([*WALK, *out, "--overwrite"]) == 0  # as after Ctrl-C
@@ -154,7 +154,7 @@ def test_stopped_studies_resume(walk):
     assert walk.begun is not None and list(walk.begun.runs["walk/10"]) == ["uniform_every16"]
     assert_names(walk.listed, summary.status(ENTRIES["all.walk"], "smoke", walk.begun))
     whole = archive.read(walk.out, "walk_dqn", "smoke")
-    assert walk.batches == 3 and whole is not None and len(whole.runs["walk/10"]) == 2
+    assert len(walk.batches) == 3 and whole is not None and len(whole.runs["walk/10"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import __main__ as papers
-from experiments.papers import archive, cliffwalk, computations, lap_tables, running
+from experiments.papers import archive, cliffwalk, computations, figures, lap_tables, running
 from experiments.papers.digits import DIGITS
 from experiments.papers.entry import Request
 from experiments.papers.running import Parts
@@ -19,8 +19,8 @@ ROWS = [{"arm": "per", "seed": 0, "value": 1 / 3}, {"arm": "per", "seed": 1, "va
 
 
 def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> list[tuple]:
-    """Replace computation of curves by random numbers, which stops at curve `stop_at` (from 1);
-    return a list that records requests."""
+    """Replace computation of curves by random numbers, which stops at curve `stop_at` (from 1),
+    and draw no figure; return a list that records requests."""
     asked = []
 
     def run(n, method, seeds, linear, **_):
@@ -32,6 +32,7 @@ def learned(monkeypatch, stop_at: int | None = None, stop=KeyboardInterrupt) -> 
         return cliffwalk.Curve(updates, rng.random((4, seeds)).astype(np.float32))
 
     monkeypatch.setattr(cliffwalk, "run", run)
+    monkeypatch.setattr(figures, "draw", lambda *_: None)
     return asked
 
 

