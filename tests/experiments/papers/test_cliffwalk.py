@@ -71,21 +71,16 @@ def test_runs_that_do_not_converge_have_minus_one_updates():
     assert curve.updates.tolist() == [-1, -1] and len(curve.errors) == 2
 
 
-def test_tables_contain_updates_and_curves(monkeypatch):
-    def run(n, method, seeds, linear, **_):
-        updates = np.array([10 * n + linear, -1])
-        return cliffwalk.Curve(updates, np.array([[0.5, 0.7], [0.1, 0.2]]))
-
-    monkeypatch.setattr(cliffwalk, "run", run)
+def test_tables_contain_updates_and_curves():
     request = Request({"states": (2, 3), "seeds": 2, "methods": ("oracle",)}, str)
     frame = cliffwalk_tables.updates_by_size(request)
     updates = frame[frame["kind"] == "updates"]
-    assert updates["value"].tolist() == [20, np.inf, 30, np.inf, 21, np.inf, 31, np.inf]
-    assert updates["size"].tolist() == [6, 6, 14, 14] * 2
+    assert len(updates) == 2 * 2 * 2 and (updates["value"] > 0).all()
+    assert set(updates["size"]) == {6, 14}
     errors = frame[frame["kind"] == "error"]
-    assert set(errors["n"]) == {3} and set(errors["values"]) == {"table", "linear"}
-    by_updates = errors.groupby("updates")["value"].unique()
-    assert {at: sorted(own) for at, own in by_updates.items()} == {0: [0.5, 0.7], 100: [0.1, 0.2]}
+    assert set(errors["n"]) == {3} and (errors["value"] > 0).all()
+    first = errors[errors["updates"] == 0].groupby("arm")["value"].mean()
+    assert (errors.groupby("arm")["value"].min() < first).all()
 
 
 def test_only_simulated_pser_deviates_from_the_theorem():
