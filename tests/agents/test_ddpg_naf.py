@@ -10,7 +10,7 @@ from agents import ddpg, naf
 from agents.common import inverse_time_decay
 from agents.ddpg import DDPGConfig
 from agents.exploration import Extras
-from agents.naf import NAFConfig, Outputs
+from agents.naf import NAFConfig
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
 from tests.agents import tools
@@ -160,14 +160,6 @@ def test_nafs_update_under_refer_agrees_with_numpy(which, beta):
     assert near == pytest.approx({"near": 1, "far": 0, "both": 1 / 3}[which])
     assert (np.abs(bias[2:]).max() == 0) == (which == "far")  # value and factor
     assert (np.abs(bias[:2]).max() == 0) == (which == "far" and beta == 1)  # mean
-
-
-def test_naf_values_worked_by_hand():
-    """(a - m)^T L is (0.3, -0.3) L = (0.27 + 0.12, -0.18), and Q is 2 - (0.1521 + 0.0324) / 2."""
-    factor = np.float32([[[0.9, 0.0], [-0.4, 0.6]]])
-    outputs = Outputs(np.float32([[0.1, -0.2]]), np.float32([2.0]), factor)
-    q = jax.jit(naf.q_value)(outputs, np.float32([[0.4, -0.5]]))
-    np.testing.assert_allclose(q, 2 - 0.09225, rtol=1e-6)
 
 
 def test_mean_is_bounded_by_default():

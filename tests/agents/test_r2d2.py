@@ -1,4 +1,4 @@
-"""R2D2: its equations worked by hand, one update in NumPy, and its memory in training."""
+"""R2D2: its targets worked by hand, one update in NumPy, and its memory in training."""
 
 import functools
 
@@ -56,18 +56,6 @@ def test_targets_worked_by_hand(n, end, expected):
     discount = jnp.where(last & (end == "terminated"), 0.0, 0.9)
     found = n_step_targets(reward, discount, last, value, n)[:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_gru_of_one_unit_worked_by_hand():
-    network = RecurrentQ(2, "mlp", (1,), False, "gru", 1)
-    kernel = jnp.float32([[0.4, 0.7, -0.6]])
-    params = {"params": {"kernel": kernel, "bias": jnp.float32([0.05])}}
-    state, trace = jnp.zeros((1, 1)), []
-    for x in (1.0, -0.5, 0.25):
-        gates = x * jnp.float32([[0.5, -0.3, 0.8]]) + jnp.float32([[0.1, 0.2, -0.1]])
-        state = network.apply(params, gates, state, method="step")
-        trace.append(float(state[0, 0]))
-    np.testing.assert_allclose(trace, [0.3278284856, 0.0243804547, 0.0684203655], rtol=1e-5)
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

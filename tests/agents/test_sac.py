@@ -1,4 +1,4 @@
-"""SAC: its equations by hand, updates in NumPy for its options and under ReF-ER, exploration."""
+"""SAC: updates in NumPy for its options and under ReF-ER, its temperature, and exploration."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents import ensembles
-from agents.sac import Extras, SACConfig, sac, soft_target, temperature_loss
+from agents.sac import Extras, SACConfig, sac, temperature_loss
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
 from tests.agents import tools
@@ -210,16 +210,6 @@ def test_update_under_refer_agrees_with_numpy(which, beta):
     # Far steps do not change the critics, nor the actor at beta 1.
     assert (largest["critics"] == 0) == (which == "far")
     assert (largest["actor"] == 0) == (which == "far" and beta == 1)
-
-
-def test_soft_targets_worked_by_hand():
-    numbers = [jnp.float32(x) for x in ([3.0, 2.0], -1.5, 0.2, 1.0, 0.5)]
-    np.testing.assert_allclose(soft_target(*numbers), 1 + 0.5 * (2 + 0.2 * 1.5), rtol=1e-6)
-    numbers = [jnp.float32(x) for x in ([2.0, 7.0], -1.3, 0.2, 0.5, 0.99)]
-    np.testing.assert_allclose(soft_target(*numbers), 2.7374, rtol=1e-6)  # .5 + .99 (2 + .26)
-    np.testing.assert_allclose(
-        soft_target(*numbers, reduce="mean"), 0.5 + 0.99 * (4.5 + 0.26), rtol=1e-6
-    )
 
 
 @pytest.mark.parametrize(

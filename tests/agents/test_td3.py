@@ -1,4 +1,4 @@
-"""TD3: targets by hand, one update in NumPy, noise, delayed updates, and behaviour cloning."""
+"""TD3: one update in NumPy, noise, delayed updates, and behaviour cloning."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.td3 import TD3Config, clipped_double_q_target, cloning_loss, td3
+from agents.td3 import TD3Config, cloning_loss, td3
 from agents.types import Continuous
 from tests.agents import tools
 
@@ -21,11 +21,6 @@ def make(**options):
     state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
     targets = {"target_actor": other.policy.actor, "target_critics": other.critics}
     return agent, state._replace(policy=state.policy._replace(**targets))
-
-
-def test_clipped_double_q_target_worked_by_hand():
-    target = clipped_double_q_target(np.float32([3.0, 2.0]), np.float32(1), np.float32(0.5))
-    np.testing.assert_allclose(target, 2.0)
 
 
 def test_cloning_loss_worked_by_hand():
