@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from experiments.runs import registry
 from jaxreplay import Replay, ring, sum_tree, testing
-from jaxreplay.contrib import eper, faded, geometric, reaper, relo
+from jaxreplay.contrib import eper, faded, geometric, relo
 from jaxreplay.methods import (
     METHODS,
     her,
@@ -58,6 +58,9 @@ VARIANTS = {name: entry.method(entry.config().for_run(100)) for name, entry in M
 }
 
 
+_rows = jax.jit(rows)
+
+
 @functools.cache
 def case_of(name):
     return testing.Case((VARIANTS | MORE)[name])
@@ -71,11 +74,11 @@ MORE = {
     ),
 }
 # Variants of methods that the quick tests already cover: test_geometric.py draws from every shape,
-# and EPER and ReLo equal PER below.
+# EPER and ReLo equal PER below, and UPER is PER with a leaf that test_uper.py computes by hand.
 SLOW = (
     "per-none", "rank-sorted", "her-rank", "pser-add", "refer-tight", "geometric-window",
     "geometric-newest_or_uniform", "geometric-comb", "geometric-linear", "geometric-weighted",
-    "eper", "relo",
+    "eper", "relo", "uper",
 )  # fmt: skip
 UNIFORM = ("pal", "laber", "discor")  # whose sampler is that of uniform replay
 EAGER = ("per", "sequences")
@@ -184,49 +187,36 @@ def test_only_these_agents_feed_the_method(name):
 
 
 # Methods that equal another one with these options: pairs of the two.
-MINIMAL = {"alpha": 0.5, "beta": 0.5, "epsilon": 1e-3}
-PER, PLAIN = per.method(), per.method(per.PERConfig(**MINIMAL, beta_end=0.5))
+PER = per.method()
 EQUAL = {
     "eper": (eper.method(), PER),
     "relo": (relo.method(relo.ReLoConfig(alpha=0.6, epsilon=1e-6)), PER),
     "faded": (faded.method(faded.FadedConfig(fade=1.0)), lap.method()),
-    "reaper": (reaper.method(reaper.ReaPERConfig(omega=0.0, alpha=0.6)), PER),
-} | {
-    f"pser-{combine}": (
-        pser.method(pser.PSERConfig(**MINIMAL, eta=0.0, rho=1e-14, window=1, combine=combine)),
-        PLAIN,
-    )
-    for combine in ("max", "add")
 }
-
-
 case_for = functools.cache(testing.Case)
 
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_methods_equal_others_with_these_options(name):
-    """Given the same feedback, and for positive errors."""
+    """Given the same feedback."""
     cases = [case_for(method) for method in EQUAL[name]]
     states = [case.fill() for case in cases]
     rng = np.random.default_rng(0)
     for time in range(8, 20):
-        states = [case.add(state, rows(time)) for case, state in zip(cases, states)]
+        states = [case.add(state, _rows(time)) for case, state in zip(cases, states)]
         key = jax.random.key(time)
         batches = [case.sample(state, key) for case, state in zip(cases, states)]
-        if name != "reaper":  # which rejects candidates
-            np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
-            np.testing.assert_allclose(batches[0].weights, batches[1].weights, rtol=1e-4)
+        np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
+        np.testing.assert_allclose(batches[0].weights, batches[1].weights, rtol=1e-4)
         td = np.float32(rng.gamma(1.0, 3.0, CAPACITY))[np.asarray(batches[1].indices)]
-        # ReaPER's batch has sums of its episodes, whichever slots it is told about.
-        where = {"indices": batches[1].indices, "version": batches[1].version}
         states = [
-            case.update(state, batch._replace(**where), case.feedback_of(td))
+            case.update(state, batch, case.feedback_of(td))
             for case, state, batch in zip(cases, states, batches)
         ]
         found, expected = (case.probability(state) for case, state in zip(cases, states))
         np.testing.assert_allclose(found, expected, rtol=1e-4)
     first, second = (method.objective for method in EQUAL[name])
-    if name in ("eper", "relo"):
+    if name != "faded":
         assert first._replace(requires=Requirements()) == second
 
 
@@ -260,9 +250,6 @@ def values(td):
     """Return feedback for a batch with constant TD errors `td`."""
     zeros = np.zeros(BATCH, np.float32)
     return dict.fromkeys(testing.FEEDBACK, zeros) | {"td_error": zeros + np.float32(td)}
-
-
-_rows = jax.jit(rows)
 
 
 @pytest.mark.parametrize("name", ["per", "lap", "pser", "ners", "rank", "per-buffer-iid"])
