@@ -16,14 +16,14 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 from jaxreplay.testing import with_goals
 
-# Quick pairs, with methods that need most of the loop; test_agent_replay covers the others.
-# test_train runs dqn-per, test_plot runs ddpg-refer and naf-refer, test_loop runs ners and ero
-# with dqn; notebook 06 trains racer with refer.
+# Quick agents learn from several steps, of windows and of all new steps, which needs most of the
+# loop; test_agent_replay covers the others. test_train runs dqn-per, test_plot runs ddpg-refer and
+# naf-refer, test_loop runs ners and ero with dqn; notebook 06 trains racer with refer.
 PAIRS = [
     pytest.param(
         agent,
         method,
-        marks=() if agent == "acer" or method == "latest" else pytest.mark.slow,
+        marks=() if agent in ("acer", "pqn") else pytest.mark.slow,
     )
     for agent in AGENTS
     for method in METHODS
