@@ -1,4 +1,4 @@
-"""DQN: targets and updates of a table worked by hand, Munchausen targets, exploration, a chain."""
+"""DQN: targets and updates of a table worked by hand, Munchausen targets, exploration."""
 
 import functools
 
@@ -231,39 +231,3 @@ def test_munchausen_updates_compute_targets_from_the_target_network_alone():
         ("td_error", info.feedback["td_error"], target - q),
     ):  # fmt: skip
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-# Learning
-
-
-def learned_values(sample, updates, config):
-    """Return Q-values `[B]` after updates on one batch, from untaken actions below -1."""
-    agent = dqn(config, Discrete(2))
-    state = tools.start(tools.compiled(agent), sample)
-    state.params["params"]["MLP_0"]["Dense_1"]["bias"] -= 1  # the maximum must be of taken actions
-
-    def body(state, key):
-        state, info = agent.update(state, sample, key)
-        return state, info.feedback["q_value"]
-
-    keys = jax.random.split(tools.KEY, updates)
-    return jax.jit(lambda state: jax.lax.scan(body, state, keys)[1])(state)[-1]
-
-
-CHAIN = {"hidden": (16,), "learning_rate": 1e-2, "target_every": 10, "tau": 1.0}
-
-
-def test_munchausen_values_of_a_chain_are_learned():
-    """State 0 leads to 1, which terminates with reward 1; the fixed point is computed in NumPy."""
-    obs, action = tools.STATES[[0, 0, 1, 1]], np.int32([0, 1, 0, 1])
-    sample = tools.sample_of(obs, action, [0, 0, 1, 0], [0.9, 0, 0, 0], tools.STATES[[1, 1, 0, 0]])
-    config = DQNConfig(**CHAIN, munchausen=True, munchausen_tau=0.1)
-    q = learned_values(sample, 1500, config)
-    fixed = np.zeros((2, 2))
-    for _ in range(200):
-        rows = [(fixed[0], a, fixed[1], 0, 0.9 * (a == 0), config) for a in (0, 1)]
-        rows += [(fixed[1], a, fixed[0], float(a == 0), 0, config) for a in (0, 1)]
-        fixed = np.reshape([reference(*row) for row in rows], (2, 2))
-    np.testing.assert_allclose(q, fixed.ravel(), atol=0.02)
-    # The action gap exceeds the 1 of the rewards (Sec. 3).
-    assert fixed[1, 0] - fixed[1, 1] > 1.5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from agents.layers import BatchRenorm, Dense, Dropout, LayerOptions
+from agents.layers import BatchRenorm, Dropout, LayerOptions
 from agents.networks import ResidualMLP, apply, learning
 from jaxreplay.loops import product
 from tests.agents import tools
@@ -91,16 +91,6 @@ def test_only_requested_gradients_are_computed(by, products):
     grad = jax.grad(lambda *args: product(*args).sum(), by)
     text = jax.jit(grad).lower(x, kernel).as_text()
     assert text.count("dot_general") == products  # one for each gradient
-
-
-def test_dense_layers_have_the_parameters_of_flax():
-    x, _, _ = arrays((6,), 4, 5)
-    layer = Dense(5, bias_init=jax.nn.initializers.ones)
-    params = layer.init(jax.random.key(0), x)
-    assert jax.tree.map(jnp.shape, params) == {"params": {"kernel": (4, 5), "bias": (5,)}}
-    np.testing.assert_allclose(
-        layer.apply(params, x), x @ params["params"]["kernel"] + 1, rtol=1e-5
-    )
 
 
 # Normalisation and dropout

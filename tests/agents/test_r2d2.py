@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from agents.dqn import DQNConfig, dqn
-from agents.r2d2 import Memory, R2D2Config, RecurrentQ, n_step_targets, r2d2, rescale, unscale
+from agents.r2d2 import Memory, R2D2Config, RecurrentQ, n_step_targets, r2d2, unscale
 from agents.types import Discrete
 from experiments import environments
 from experiments.training.config import LoopConfig
@@ -23,12 +23,6 @@ from tests.agents import tools
 from tests.refusals import refused
 
 T, ROWS, ACTIONS = 6, 4, 3
-
-
-def test_rescaling_and_its_inverse_worked_by_hand():
-    np.testing.assert_allclose(rescale(jnp.float32([1, -3])), [0.4152135624, -1.003], rtol=1e-6)
-    found = unscale(jnp.float32([0.1, -3, 10]))
-    np.testing.assert_allclose(found, [0.209539058, -14.8811720727, 117.4303227796], rtol=1e-5)
 
 
 def test_inverse_is_exact_where_the_usual_form_cancels():

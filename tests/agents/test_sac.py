@@ -1,14 +1,13 @@
-"""SAC: updates in NumPy for its options and under ReF-ER, its temperature, and exploration."""
+"""SAC: updates in NumPy for its options and under ReF-ER, and exploration."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from agents import ensembles
-from agents.sac import Extras, SACConfig, sac, temperature_loss
+from agents.sac import Extras, SACConfig, sac
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
 from tests.agents import tools
@@ -210,21 +209,6 @@ def test_update_under_refer_agrees_with_numpy(which, beta):
     # Far steps do not change the critics, nor the actor at beta 1.
     assert (largest["critics"] == 0) == (which == "far")
     assert (largest["actor"] == 0) == (which == "far" and beta == 1)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "log_prob", "target", "factor", "slope"),
-    [
-        # Descent raises log alpha if the entropy, -2, is below its target -1, and lowers it above.
-        (0.5, [3.0, 1.0], -1.0, "alpha", -0.5 * (2 - 1)),
-        (0.5, [3.0, 1.0], -3.0, "alpha", -0.5 * (2 - 3)),
-        (0.2, [-1.3], -1.0, "alpha", 0.2 * 2.3),
-        (0.2, [-1.3], -1.0, "log_alpha", 2.3),
-    ],
-)
-def test_temperature_gradients_worked_by_hand(alpha, log_prob, target, factor, slope):
-    args = jnp.log(jnp.float32(alpha)), jnp.float32(log_prob), target, factor
-    np.testing.assert_allclose(jax.grad(temperature_loss)(*args), slope, rtol=1e-6)
 
 
 def test_targets_may_use_the_mean_and_omit_entropy():
