@@ -190,8 +190,9 @@ def check_statistics(state, after, now, later):
     assert not before["mean"].any() and after.target_critics is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "default"])
 def test_update_agrees_with_numpy(kind):
+    """Under ReF-ER, the update below of near steps with beta 1 is that of the default options."""
     check_update(kind, tools.batch(ROWS))
 
 
