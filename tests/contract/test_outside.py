@@ -18,7 +18,7 @@ from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from jaxreplay import Replay, methods, testing
+from jaxreplay import Replay, methods, sum_tree, testing
 from jaxreplay.methods import METHODS
 from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
@@ -86,6 +86,30 @@ def test_custom_array_is_updated_in_place(seeds):
         testing.assert_in_place(step, jax.eval_shape(init, keys[0]), keys[0])
     else:
         testing.assert_in_place(jax.vmap(step), jax.eval_shape(jax.vmap(init), keys), keys)
+
+
+def test_custom_array_counts_draws():
+    case = testing.Case(entry_of("seldom").method())
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
+    state = case.update(state, batch, {})
+    drawn = np.bincount(np.asarray(batch.indices), minlength=state.sampler.counts.size)
+    np.testing.assert_array_equal(state.sampler.counts, drawn)
+    again = case.sample(state, jax.random.key(1))
+    assert state.sampler.counts[again.indices].mean() < drawn[: int(state.ring.capacity)].mean()
+
+
+def test_custom_method_has_priorities_of_error_times_recency():
+    entry = entry_of(NAME)
+    case = testing.Case(entry.method(entry.config(alpha=1.0, half_life=0.5)))
+    state = case.full
+    batch = case.sample(state, jax.random.key(0))
+    slots = jnp.arange(testing.BATCH)
+    batch = batch._replace(indices=slots, version=state.ring.steps_added - 11 + slots // testing.E)
+    state = case.update(state, batch, {"td_error": jnp.full(testing.BATCH, -2.0)})
+    age = 11 - np.arange(testing.BATCH) // testing.E  # age in 12 rows; the half-life is 6
+    leaves = sum_tree.leaves(state.sampler.tree)[: testing.BATCH]
+    np.testing.assert_allclose(leaves, 2.0 * 0.5 ** (age / 6), rtol=1e-5)
 
 
 AGENT = """
