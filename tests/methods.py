@@ -1,6 +1,6 @@
 """Methods with options that fit the small replays of tests, and the methods of quick tests."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +10,7 @@ from jaxreplay import Replay, testing
 from jaxreplay.methods import METHODS
 from jaxreplay.sampler import Method
 
+Check = Callable[[testing.Case], None]
 SHORT = {"windows": {"length": 4}, "sequences": {"length": 4, "period": 2}, "slices": {"length": 4}}
 
 # Methods with the most distinct code; the others consist of parts of these. ReaPER, whose nested
@@ -28,16 +29,17 @@ def quick(names: Iterable[str], of: Iterable[str] = DISTINCT) -> list[object]:
     return [pytest.param(name, marks=() if name in of else pytest.mark.slow) for name in names]
 
 
-def checks(names: Iterable[str], slow: Iterable[str], eager: Iterable[str]) -> list[object]:
+def checks(
+    names: Iterable[str], slow: Iterable[str], few: Mapping[Check, Iterable[str]]
+) -> list[object]:
     """Return pairs of a name and a contract check as parameters of a test.
 
-    Names in `slow` are slow tests. So is the check outside of jit, which compiles every operation
-    separately, of all names but those in `eager`.
+    Names in `slow` are slow tests, and checks in `few` are quick tests only of the names given
+    there.
     """
-    alone = testing.eager_jit_vmap_and_scan_agree
 
-    def is_slow(name: str, check: object) -> bool:
-        return name in slow or (check is alone and name not in eager)
+    def is_slow(name: str, check: Check) -> bool:
+        return name in slow or name not in few.get(check, (name,))
 
     return [
         pytest.param(

@@ -10,7 +10,7 @@ from agents import ddpg, naf
 from agents.common import inverse_time_decay
 from agents.ddpg import DDPGConfig
 from agents.exploration import Extras
-from agents.naf import NAFConfig, Outputs
+from agents.naf import NAFConfig
 from agents.types import Continuous
 from jaxreplay.methods.refer import ReFERConfig, objective
 from tests.agents import tools
@@ -70,12 +70,16 @@ def sample_for(agent, state, which, beta):
     return sample._replace(aux=tools.refer_aux(beta))
 
 
-def check_ddpg(sample, refer, beta=1.0):
-    """Compare one update with NumPy, and return the states and the gradients."""
-    agent, state = make("ddpg", refer, **DESCENT)
+def check_ddpg(sample, beta):
+    """Compare one update with NumPy, and return the states and the gradients.
+
+    Weight decay adds to the gradient, and the actor ascends the updated critic. With beta 1, the
+    update of near steps is that without ReF-ER.
+    """
+    agent, state = make("ddpg", True, **DESCENT)
     after, info = agent.update(state, sample, tools.KEY)
     before, new, t = tools.in_double((state, after, sample.transition._replace(extras=None)))
-    behaviour = sample.transition.extras.behaviour if refer else None
+    behaviour = sample.transition.extras.behaviour
     compare = lambda mean: tools.trust(mean, VARIANCE, behaviour, t.action)
     near, _ = compare(act(before.networks.actor, t.obs))
     target = value(before.targets.critic, t.next_obs, act(before.targets.actor, t.next_obs))
@@ -104,16 +108,11 @@ def largest(tree):
     return max(np.abs(x).max() for x in jax.tree.leaves(tree))
 
 
-def test_ddpgs_update_agrees_with_numpy():
-    """Weight decay adds to the gradient, and the actor ascends the updated critic."""
-    check_ddpg(tools.batch(ROWS), refer=False)
-
-
 @tools.each_mixture
 def test_ddpgs_update_under_refer_agrees_with_numpy(which, beta):
     agent, state = make("ddpg", True, **DESCENT)
     sample = sample_for(agent, state, which, beta)
-    before, (critic, actor), near = check_ddpg(sample, True, beta)
+    before, (critic, actor), near = check_ddpg(sample, beta)
     assert near == pytest.approx({"near": 1, "far": 0, "both": 1 / 3}[which])
     # Far steps do not change the critics, nor the actor at beta 1; beta does not scale critics.
     decay = jax.tree.map(lambda w: DECAY * w, before.networks.critic)
@@ -160,14 +159,6 @@ def test_nafs_update_under_refer_agrees_with_numpy(which, beta):
     assert near == pytest.approx({"near": 1, "far": 0, "both": 1 / 3}[which])
     assert (np.abs(bias[2:]).max() == 0) == (which == "far")  # value and factor
     assert (np.abs(bias[:2]).max() == 0) == (which == "far" and beta == 1)  # mean
-
-
-def test_naf_values_worked_by_hand():
-    """(a - m)^T L is (0.3, -0.3) L = (0.27 + 0.12, -0.18), and Q is 2 - (0.1521 + 0.0324) / 2."""
-    factor = np.float32([[[0.9, 0.0], [-0.4, 0.6]]])
-    outputs = Outputs(np.float32([[0.1, -0.2]]), np.float32([2.0]), factor)
-    q = jax.jit(naf.q_value)(outputs, np.float32([[0.4, -0.5]]))
-    np.testing.assert_allclose(q, 2 - 0.09225, rtol=1e-6)
 
 
 def test_mean_is_bounded_by_default():

@@ -1,13 +1,12 @@
-"""Discrete SAC: its soft value by hand, one update in NumPy, and exploration by the policy."""
+"""Discrete SAC: one update in NumPy, and exploration by the policy."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.discrete_sac import DiscreteSACConfig, discrete_sac, soft_value
+from agents.discrete_sac import DiscreteSACConfig, discrete_sac
 from agents.types import Discrete
 from experiments import environments
 from experiments.training.config import LoopConfig
@@ -24,12 +23,6 @@ WEIGHTS = np.array([0.5, 1.0])
 SAMPLE = tools.sample_of(
     tools.STATES, np.int32([1, 2]), [1, -1], [0.9, 0.0], tools.STATES[::-1], WEIGHTS
 )
-
-
-def test_soft_value_worked_by_hand():
-    """Minimum values 1 and 2 with equal probabilities give 1.5 + alpha log 2."""
-    q, policy = jnp.float32([[1, 3], [4, 2]]), jnp.log(jnp.float32([0.5, 0.5]))
-    np.testing.assert_allclose(soft_value(q, policy, jnp.float32(0.2)), 1.6386294, rtol=1e-6)
 
 
 @functools.cache

@@ -1,14 +1,10 @@
 """Ensemble of quantile heads: uncertainties, masks, and losses and feedback in NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
-from agents.ensemble_qr import EnsembleQRConfig, ensemble_qr, masks, uncertainties
+from agents.ensemble_qr import EnsembleQRConfig, ensemble_qr, masks
 from agents.types import Discrete
 from experiments import environments
 from experiments.training.config import LoopConfig
@@ -162,32 +158,6 @@ def test_masks_are_functions_of_the_transition():
         draw(np.uint32(7), sample._replace(indices=sample.indices + 400), 8, 0.5),
     ):
         assert 0.4 < (np.asarray(other) == found).mean() < 0.6
-
-
-@pytest.mark.parametrize(
-    ("heads", "target", "epistemic", "aleatoric", "whole"),
-    [
-        ([[0, 1, 2], [1, 2, 3]], 2.5, 0.25, 2 / 3, 23 / 12),
-        ([[-2, 0, 2], [-2, 0, 2]], 1.0, 0.0, 8 / 3, 11 / 3),
-        ([[1, 1, 1], [1, 1, 1]], 1.1, 0.0, 0.0, 0.01),
-    ],
-)
-def test_uncertainties_by_hand(heads, target, epistemic, aleatoric, whole):
-    found = uncertainties(jnp.float32(heads))
-    np.testing.assert_allclose(found, [epistemic, aleatoric], rtol=1e-6)
-    error = (target - np.mean(heads)) ** 2
-    np.testing.assert_allclose(error + np.sum(found), whole, rtol=1e-5)
-
-
-@settings(max_examples=30, deadline=None)
-@given(arrays(np.float32, (5, 3, 4), elements=st.floats(-8, 8, width=16)), st.floats(-8, 8))
-def test_uncertainties_and_the_squared_error_add_up(heads, target):
-    """The mean squared distance of all quantiles to a target consists of the three parts."""
-    epistemic, aleatoric = map(np.asarray, uncertainties(jnp.asarray(heads)))
-    assert (epistemic >= 0).all() and (aleatoric >= 0).all()
-    error = np.square(target - heads.mean(axis=(1, 2)))
-    whole = np.square(target - heads).mean(axis=(1, 2))
-    np.testing.assert_allclose(error + epistemic + aleatoric, whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from agents import common, ensembles
-from agents.critics import Critics, fit, largest_magnitude, mean_magnitude, value_feedback
+from agents.critics import Critics, fit
 from agents.networks import Critic
 from jaxreplay import objectives
 from jaxreplay.contrib import laber
@@ -78,16 +78,6 @@ def test_stacked_critics_have_the_gradients_of_separate_critics():
         one, three = gradients(stacked), gradients(tuple(trees))
         grads = jax.tree.map(lambda *x: jnp.stack(x), *three[0])
         tools.assert_close((one[0], *one[1:]), (grads, *three[1:]))
-
-
-def test_td_error_may_be_the_largest_or_the_mean_of_the_critics():
-    errors = jnp.float32([-3.0, 1.0, 2.5])[:, None]
-    for combine, expected in (
-        (largest_magnitude, -3.0),
-        (mean_magnitude, 2.1666666667),
-    ):
-        feedback = value_feedback(-errors, jnp.zeros(1), combine)
-        np.testing.assert_allclose(feedback["td_error"], [expected], rtol=1e-6)
 
 
 def test_loops_on_accelerators_stack_pairs_and_split_them_again():

@@ -1,11 +1,11 @@
-"""IQL: its losses by hand, one update in NumPy, and its policy."""
+"""IQL: one update in NumPy, and its policy."""
 
 import functools
 
 import jax
 import numpy as np
 
-from agents.iql import IQLConfig, expectile_loss, iql
+from agents.iql import IQLConfig, iql
 from agents.types import Continuous
 from tests.agents import tools
 
@@ -17,12 +17,6 @@ def make(**options):
     state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
     actor = state.actor._replace(log_std=np.float32([-0.5, 0.25]))
     return agent, state._replace(actor=actor, target_critics=other.critics)
-
-
-def test_expectile_loss_worked_by_hand():
-    """The factors are 0.7 for positive differences, and 0.3 for negative ones."""
-    found = expectile_loss(np.float32([2, -2, 0]), 0.7)
-    np.testing.assert_allclose(found, [2.8, 1.2, 0], rtol=1e-6)
 
 
 OPTIONS = {

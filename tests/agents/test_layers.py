@@ -1,4 +1,4 @@
-"""Layers: products and their gradients, normalisation and dropout by hand, residual blocks."""
+"""Layers: products and their gradients, normalisation and dropout, residual blocks."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from agents.layers import BatchRenorm, Dense, Dropout, LayerNorm, LayerOptions
+from agents.layers import BatchRenorm, Dropout, LayerOptions
 from agents.networks import ResidualMLP, apply, learning
 from jaxreplay.loops import product
 from tests.agents import tools
@@ -93,16 +93,6 @@ def test_only_requested_gradients_are_computed(by, products):
     assert text.count("dot_general") == products  # one for each gradient
 
 
-def test_dense_layers_have_the_parameters_of_flax():
-    x, _, _ = arrays((6,), 4, 5)
-    layer = Dense(5, bias_init=jax.nn.initializers.ones)
-    params = layer.init(jax.random.key(0), x)
-    assert jax.tree.map(jnp.shape, params) == {"params": {"kernel": (4, 5), "bias": (5,)}}
-    np.testing.assert_allclose(
-        layer.apply(params, x), x @ params["params"]["kernel"] + 1, rtol=1e-5
-    )
-
-
 # Normalisation and dropout
 
 
@@ -144,14 +134,6 @@ def test_layer_norm_follows_dropout_and_the_last_layer_is_plain():
     np.testing.assert_allclose(out, normalised(dropped), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(plain, normalised(dense), rtol=1e-4, atol=1e-5)
     assert set(last) == {"Dense_0"}
-
-
-def test_layer_norm_worked_by_hand():
-    x = jnp.float32([[1.0, -2.0, 0.5, 3.0], [4 / 3, 0.0, 2 / 3, 4.0]])  # plain, after dropout
-    params = {"scale": jnp.ones(4), "shift": jnp.zeros(4)}
-    out = nn.relu(LayerNorm().apply({"params": params}, x))
-    expected = [[0.2105586887, 0, 0, 1.3335383618], [0, 0, 0, 1.6464635428]]
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -188,26 +188,6 @@ def test_dueling_mean_is_the_value():
     np.testing.assert_allclose(q.mean(), 2.0)
 
 
-def test_dueling_network_ignores_a_shift_of_all_advantages():
-    net = QNetwork(3, hidden=(8, 8), dueling=True)
-    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    q, params = start(net, obs)
-    assert q.shape == (5, 3)
-    apply, shift = jax.jit(net.apply), jax.tree.map(np.copy, params)
-    shift["params"]["advantages"]["Dense_1"]["bias"] += 7.0
-    np.testing.assert_allclose(apply(shift, obs), q, atol=1e-5)
-    shift["params"]["value"]["Dense_1"]["bias"] += 7.0
-    np.testing.assert_allclose(apply(shift, obs), q + 7.0, atol=1e-5)
-
-
-def test_mlp_agrees_with_numpy():
-    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    out, params = start(MLP((5, 2)), x)
-    first, second = params["params"]["Dense_0"], params["params"]["Dense_1"]
-    hidden = np.maximum(x @ first["kernel"] + first["bias"], 0)
-    np.testing.assert_allclose(out, hidden @ second["kernel"] + second["bias"], atol=1e-5)
-
-
 @pytest.mark.parametrize("activation", ["softsign", "tanh"])
 def test_initial_values_of_the_refer_paper(activation):
     net = MLP((128, 128, 5), activation)

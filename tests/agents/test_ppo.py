@@ -9,12 +9,10 @@ import pytest
 from agents.gaussian import Behaviour
 from agents.ppo import PPOConfig, clipped_loss, ppo
 from agents.types import Continuous
-from experiments.training.config import LoopConfig, check
 from jaxreplay import Replay
 from jaxreplay.methods import latest
 from jaxreplay.methods.windows import Aux
 from tests.agents import tools
-from tests.refusals import refused
 
 T, E, GAMMA = 6, 2, 0.9
 
@@ -133,11 +131,3 @@ def test_replay_returns_the_newest_steps_in_order(rows):
     np.testing.assert_array_equal(found.transition.reward, np.arange(rows * E)[-T * E :])
     assert found.aux.slots.shape == (T, E)
     np.testing.assert_allclose(run.probability(held, np.arange(T * E)), 1 / (T * E))
-
-
-def test_loops_that_reuse_old_rollouts_are_refused():
-    replay = Replay(latest.sampler(), capacity=64, batch_size=64, num_envs=2)
-    check(LoopConfig(warmup=64, learn_every=32), replay)
-    for bad in ({"learn_every": 16}, {"learn_every": 32, "updates": 2}):
-        with refused("64", "updates", "learn_every", "num_envs"):
-            check(LoopConfig(warmup=64, **bad), replay)

@@ -33,12 +33,6 @@ def test_dropout_is_active_in_values_and_targets():
     assert tools.differs(one["target"][1:], two["target"][1:])
 
 
-def test_subset_of_all_targets_equals_no_subset():
-    (agent, state), (subset, _) = make(critics=3), make(critics=3, target_subset=3)
-    found = (each.feedback(state, tools.batch().transition, tools.KEY) for each in (agent, subset))
-    tools.assert_close(*found, rtol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def delayed():
     """Return states and metrics of six updates, with policy_delay 3 and reset_every 4."""

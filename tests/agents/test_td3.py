@@ -1,13 +1,12 @@
-"""TD3: targets by hand, one update in NumPy, noise, delayed updates, and behaviour cloning."""
+"""TD3: one update in NumPy, noise, delayed updates, and behaviour cloning."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.td3 import TD3Config, clipped_double_q_target, cloning_loss, td3
+from agents.td3 import TD3Config, td3
 from agents.types import Continuous
 from tests.agents import tools
 
@@ -21,21 +20,6 @@ def make(**options):
     state, other = (tools.start(agent, tools.batch(), jax.random.key(seed)) for seed in range(2))
     targets = {"target_actor": other.policy.actor, "target_critics": other.critics}
     return agent, state._replace(policy=state.policy._replace(**targets))
-
-
-def test_clipped_double_q_target_worked_by_hand():
-    target = clipped_double_q_target(np.float32([3.0, 2.0]), np.float32(1), np.float32(0.5))
-    np.testing.assert_allclose(target, 2.0)
-
-
-def test_cloning_loss_worked_by_hand():
-    """Mean |Q| is 2, so lambda is 1.25; mean squared distances are .25 and .5."""
-    q, stored = jnp.float32([1, -3]), jnp.float32([[0.5, 0], [0, 0]])
-    action = jnp.float32([[0, 0.5], [1, 0]])
-    found = cloning_loss(q, action, stored, 2.5)
-    np.testing.assert_allclose(found, [-1.25 + 0.25, 3.75 + 0.5], rtol=1e-6)
-    slope = jax.grad(lambda q: cloning_loss(q, action, stored, 2.5).sum())(q)
-    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)  # lambda has no gradient
 
 
 @pytest.mark.parametrize("alpha", [None, 2.5])

@@ -5,9 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from experiments import environments
-from experiments.environments.atari import PROTOCOLS, AtariConfig, Bilinear
+from experiments.environments.atari import Bilinear
 from experiments.environments.host import environment_seeds
-from tests.refusals import refused
 
 ale_py = pytest.importorskip("ale_py", reason="needs jaxreplay[atari]")
 
@@ -202,7 +201,7 @@ def test_number_of_no_ops_is_between_zero_and_the_maximum():
     for _ in range(3):
         ale.act(0)
         screens.append(by_area(ale.getScreenGrayscale()))
-    environment = environments.make_host("atari/Freeway", 16, noops=2)
+    environment = environments.make_host("atari/Freeway", 8, noops=2)
     counts = [
         int(np.argmin([np.abs(start - screen).mean() for screen in screens]))
         for start in environment.reset(0)[..., -1]
@@ -218,35 +217,3 @@ def test_full_action_set_has_18_actions():
     environment = environments.make_host("atari/Freeway", 1)
     assert environment.action_space.n == 3
     environment.close()
-
-
-def test_protocols_have_the_settings_of_the_papers():
-    table = {
-        "per": (0.0, 30, True, "area"),
-        "lap": (0.25, 0, False, "area"),
-        "pser": (0.0, 0, True, "area"),
-        "ners": (0.0, 29, True, "linear"),
-    }
-    assert set(table) == set(PROTOCOLS)
-    for name, facts in table.items():
-        config = AtariConfig(protocol=name).resolve()
-        assert (config.sticky, config.noops, config.life_loss, config.resize) == facts
-        assert (config.frame_skip, config.max_pool, config.size, config.stack) == (4, True, 84, 4)
-        assert config.clip_rewards and config.max_steps == 27_000
-    assert AtariConfig(protocol="lap", sticky=0.0).resolve().sticky == 0.0
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"sticky": 1.5}, ("sticky", "1.5")),
-        ({"noops": -1}, ("noops", "-1")),
-        ({"frame_skip": 0}, ("frame_skip", "0")),
-        ({"protocol": "dqn"}, ("protocol", "dqn", "per", "lap", "pser", "ners")),
-        ({"resize": "cubic"}, ("resize", "cubic", "area", "linear", "none")),
-        ({"max_steps": -3}, ("max_steps", "-3")),
-    ],
-)
-def test_options_out_of_range_are_refused(options, parts):
-    with refused(*parts):
-        environments.make_host("atari/Pong", 1, **options)

@@ -16,17 +16,14 @@ from jaxreplay.methods import METHODS
 from jaxreplay.methods.refer import ReFERConfig
 from jaxreplay.testing import with_goals
 
-# Quick pairs, with methods that need most of the loop; test_agent_replay covers the others.
-# test_train runs dqn-per, test_plot runs ddpg-refer and naf-refer, test_loop runs ners and ero
-# with dqn.
-CORE = [("sac", "refer")]  # notebook 06 trains racer with refer
+# Quick agents learn from several steps, of windows and of all new steps, which needs most of the
+# loop; test_agent_replay covers the others. test_train runs dqn-per, test_plot runs ddpg-refer and
+# naf-refer, test_loop runs ners and ero with dqn; notebook 06 trains racer with refer.
 PAIRS = [
     pytest.param(
         agent,
         method,
-        marks=()
-        if agent == "acer" or method == "latest" or (agent, method) in CORE
-        else pytest.mark.slow,
+        marks=() if agent in ("acer", "pqn") else pytest.mark.slow,
     )
     for agent in AGENTS
     for method in METHODS
@@ -63,6 +60,7 @@ def test_training_runs_as_one_program(agent_name, name):
     assert (metrics["agent/loss"][0] != metrics["agent/loss"][1]).any()
 
 
+@pytest.mark.slow  # test_common.py skips gradients that are not finite
 def test_diverging_agents_leave_finite_states():
     # RACER's gradients overflow on plain replay with a huge learning rate.
     environment = environments.make("gymnax/Pendulum-v1", max_steps=8)

@@ -20,7 +20,7 @@ from jaxreplay import Frames, Replay, SharedObservations, Transition, Transition
 from jaxreplay._internal.tuned import gather
 from jaxreplay.methods import METHODS, her, ners, per, pser, rank, refer, sequences, slices
 from jaxreplay.testing import assert_in_place, large_copies, with_goals
-from tests.methods import DISTINCT
+from tests.methods import DISTINCT, quick
 from tests.xla import AS_USERS
 
 # A prime, so that no other array has a dimension of this size. XLA reads arrays that exceed the
@@ -126,7 +126,9 @@ def scanned(replay, order, seeds, example=EXAMPLE):
 
 
 # Compilation is expensive: the harder order runs for all methods, the others for some. Slow tests
-# are methods that consist of parts of others, variants, and most methods without vmap.
+# are methods that consist of parts of others, such as the ring of uniform replay, variants, most
+# methods without vmap, and what tests below compile: PER in a whole loop with several seeds, and
+# additions between sample and update.
 ALL = [(name, "add last", seeds) for name in VARIANTS for seeds in (None, SEEDS)] + [
     (name, order, seeds)
     for name, order in (
@@ -135,9 +137,9 @@ ALL = [(name, "add last", seeds) for name in VARIANTS for seeds in (None, SEEDS)
     )
     for seeds in (None, SEEDS)
 ]  # fmt: skip
-QUICK = {(name, "add last", SEEDS) for name in DISTINCT} | {
-    ("per", "add last", None), ("rank", "add last", None), ("sequences", "add last", None),
-    ("per", "add first", None), ("per", "add between", None), ("pser", "add first", SEEDS),
+QUICK = {(name, "add last", SEEDS) for name in DISTINCT if name not in ("uniform", "per")} | {
+    ("per", "add last", None), ("rank", "add last", None), ("per", "add first", None),
+    ("pser", "add first", SEEDS),
 }  # fmt: skip
 # Capacities without padding compile to other operations.
 CAPACITIES = {("per", "add first"): 8**5, ("per", "add between"): 2**16}
@@ -293,7 +295,7 @@ def test_adding_between_sample_and_update_is_in_place_if_it_waits(storage, waits
         assert_in_place(step, state, jax.random.key(1))
 
 
-@pytest.mark.parametrize("name", ["per", "rank", pytest.param("uniform", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", quick(["per", "rank", "uniform"], of=["per"]))
 def test_sampling_before_the_previous_update_is_in_place(name):
     replay = replay_of(name)
     row = jax.tree.map(lambda x: x[None], EXAMPLE)

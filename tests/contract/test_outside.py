@@ -18,8 +18,8 @@ from experiments.environments import families as environments
 from experiments.runs import outside, registry
 from experiments.runs.run_config import defaults
 from experiments.studies import store
-from jaxreplay import Replay, Sampler, methods, sum_tree, testing
-from jaxreplay.methods import METHODS, proportional
+from jaxreplay import Replay, methods, sum_tree, testing
+from jaxreplay.methods import METHODS
 from jaxreplay.methods import _registry as replay_registry
 from jaxreplay.option import Config
 from tests.experiments import tiny
@@ -278,34 +278,6 @@ def test_invalid_custom_modules_are_refused(words, parts, tmp_path, monkeypatch,
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert_names(error_of(capsys, train.main, words), *parts)
-
-
-class Unlikely(proportional.Proportional):
-    def probability(self, state, ring, slots, batch_size):
-        return Sampler.probability(self, state, ring, slots, batch_size)
-
-
-def signed(feedback, slots, ring):
-    return feedback["td_error"]
-
-
-per = METHODS["per"].method(METHODS["per"].config(alpha=1.0))
-
-
-@pytest.mark.parametrize(
-    ("sampler", "law"),
-    [
-        (Unlikely(per.sampler.leaf, per.sampler.weight), "draws_follow_the_probabilities"),
-        *(
-            (proportional.Proportional(signed, initial=x), "finite_feedback_of_either_sign_is_kept")
-            for x in ("max", "td")
-        ),
-    ],
-)
-def test_laws_detect_samplers_that_break_them(sampler, law):
-    laws = {check.__name__: check for check in testing.CHECKS}
-    with pytest.raises(AssertionError):
-        laws[law](testing.Case(per._replace(sampler=sampler)))
 
 
 def fails(case):
