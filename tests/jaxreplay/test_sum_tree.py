@@ -67,9 +67,8 @@ def _written(empty, order, values, targets):
 
 @pytest.mark.parametrize(
     ("capacity", "branching"),
-    [(1, 2), (1, 8), (2, 8), (9, 2), (9, 8), (64, 4), (64, 8), (65, 8), (65, 32), (5000, 2),
-     (5000, 8), (5000, 32)],
-)  # fmt: skip
+    [(1, 8), (9, 2), (64, 8), (65, 8), (65, 32), (5000, 2), (5000, 8)],
+)
 def test_a_tree_of_any_size_agrees_with_cumulative_sums(capacity, branching):
     rng = np.random.default_rng(capacity)
     values = rng.integers(0, 4, capacity).astype(np.float32)  # float32 adds integers exactly
@@ -168,7 +167,6 @@ MANY = int(os.environ.get("JAXREPLAY_WRITES", 10**7))
     [
         (1000, 2, BATCHES * BATCH),
         (100_000, 8, BATCHES * BATCH),
-        (100_000, 32, BATCHES * BATCH),
         pytest.param(1000, 8, MANY, marks=pytest.mark.slow),
         pytest.param(2**16 + 3, 8, MANY, marks=pytest.mark.slow),
     ],

@@ -8,7 +8,7 @@ import pytest
 from jaxreplay import Replay, Transition
 from jaxreplay.contrib import cer
 from jaxreplay.contrib.cer import CERConfig, CombinedExperience
-from jaxreplay.methods import lap, latest, ners, per, rank, sequences, uniform, windows
+from jaxreplay.methods import latest, ners, per, rank, sequences, windows
 from tests.methods import compiled
 from tests.refusals import refused
 
@@ -60,7 +60,7 @@ def test_the_last_rows_of_a_batch_are_the_newest_transitions(num_envs):
         assert set(np.asarray(batch.transition.reward[-num_envs:])) == set(np.asarray(rewards))
 
 
-@pytest.mark.parametrize("base", [uniform.method(), per.method(), lap.method(), rank.method()])
+@pytest.mark.parametrize("base", [per.method(), rank.method()])
 def test_the_other_rows_equal_those_of_the_base(base):
     combined = cer.combine(base, CERConfig(newest=3))
     assert combined.objective == base.objective

@@ -110,7 +110,7 @@ def test_int64_slots_do_not_wrap_around():
     replay, state, batch = held("per", rows=3)
     far = np.array([2**32, -(2**40), 2**31, -1, 0])
     for slots in (far, far.tolist(), far.astype(np.uint64)):
-        chance = replay.probability(state, slots)
+        chance = jax.jit(lambda state: replay.probability(state, slots))(state)
         np.testing.assert_allclose(chance, [0, 0, 0, 0, 1 / 6], rtol=1e-6)
     with jax.enable_x64(True):
         np.testing.assert_allclose(replay.probability(state, jnp.asarray(far))[:4], 0)
@@ -118,7 +118,8 @@ def test_int64_slots_do_not_wrap_around():
         {"indices": np.asarray(batch.indices, np.int64) + 2**32},
         {"version": np.asarray(batch.version, np.int64) + 2**32},
     ):
-        after = replay.update(state, batch._replace(**change), td_error=np.full(4, 9.0))
+        far_off, td = batch._replace(**change), np.full(4, 9.0)
+        after = jax.jit(lambda state: replay.update(state, far_off, td_error=td))(state)
         assert int(after.dropped) == 4 or "indices" in change
         testing.same(after.sampler.tree, state.sampler.tree)
     tree = sum_tree.set(sum_tree.init(4), far, np.ones(5))
