@@ -42,7 +42,7 @@ def draws(tree, seeds, batch, samplings=sum_tree.SAMPLINGS):
     return np.asarray(_draws(tree, seeds, batch, samplings))
 
 
-@pytest.mark.parametrize("branching", [2, 4, 8, 32])
+@pytest.mark.parametrize("branching", [2, 8])
 def test_queries_by_hand(branching):
     leaves = [1, 2, 3, 4, 0, 5, 0, 1, 0, 0]
     queries = [0, 0.999, 1, 2.5, 3, 5.999, 6, 9.999, 10, 14.999, 15, 15.999]
@@ -117,16 +117,6 @@ def test_any_sequence_of_writes_keeps_the_invariants(writes, layout):
         assert any(np.isclose(leaf, value, rtol=1e-6, atol=1e-37) for value in allowed)
     expected = REDUCE[tree.reduce](np.float64(leaves))
     np.testing.assert_allclose(sum_tree.total(tree), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("reduce", ["min", "max"])
-def test_trees_of_extremes_by_hand(reduce):
-    tree = tree_of([3, 1, 2, 5, 4], 2, reduce)
-    assert float(sum_tree.total(tree)) == {"min": 1, "max": 5}[reduce]
-    tree = _set(tree, np.int32([1, 3]), np.float32([2.5, 0.5]))
-    assert float(sum_tree.total(tree)) == {"min": 0.5, "max": 4}[reduce]
-    empty = sum_tree.init(5, 2, reduce)
-    assert float(sum_tree.total(empty)) == {"min": np.inf, "max": 0}[reduce]
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 100_000])
