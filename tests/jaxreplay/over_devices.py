@@ -39,8 +39,8 @@ SAMPLERS = {
 
 
 # Numbers of devices; the slow tests have all combinations.
-QUICK = {"per": (2, 4, 8), "uniform": (4,), "lap": (8,), "pser": (2,), "per_buffer": (4,)}
-QUICK |= {"per_stored": (4,), "per_td": (2,)}
+QUICK = {"per": (4,), "uniform": (4,), "lap": (8,), "pser": (2,), "per_buffer": (4,)}
+QUICK |= {"per_stored": (2,), "per_td": (2,)}
 
 
 def cases(*names):
@@ -123,13 +123,9 @@ def test_importance_weights_are_those_of_a_single_list(name, count):
         np.testing.assert_allclose(seen["weights"][:, time], expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["uniform", "lap", "relo"])
-def test_importance_weights_of_methods_without_them(name):
-    _, seen = run(name, 4)
-    if name in ("uniform", "lap"):
-        assert (seen["weights"] == 1).all()
-    else:
-        np.testing.assert_allclose(seen["weights"].max(axis=(0, 2)), 1.0)
+@cases("uniform", "lap")
+def test_importance_weights_of_methods_without_them_are_1(name, count):
+    assert (run(name, count)[1]["weights"] == 1).all()
 
 
 class SingleList:
@@ -186,7 +182,7 @@ def test_priorities_are_those_of_a_single_list(name, count):
             np.testing.assert_allclose(metrics[key], value, rtol=2e-5, err_msg=key)
 
 
-@cases("uniform", "per", "per_buffer", "lap", "pser")
+@cases("uniform", "per", "per_buffer", "pser")
 def test_transitions_are_drawn_with_their_probabilities(name, count):
     """Frequencies in 4,000 batches, for transitions of all devices in one list."""
     replay = Replay(SAMPLERS[name], capacity=C, batch_size=B, num_envs=E, axis_name="d")
@@ -216,7 +212,7 @@ def test_checks_of_shard_map_pass_and_change_nothing(name):
     jax.tree.map(np.testing.assert_array_equal, unchecked, checked)
 
 
-@pytest.mark.parametrize("name", ["uniform", "per_buffer", "pser"])
+@pytest.mark.parametrize("name", ["per_buffer", pytest.param("pser", marks=pytest.mark.slow)])
 def test_one_device_gives_the_numbers_of_a_replay_without_axis(name):
     jax.tree.map(np.testing.assert_array_equal, run(name, 1)[1], run(name, 1, divided=False)[1])
 

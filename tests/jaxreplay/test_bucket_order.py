@@ -51,7 +51,7 @@ def filled(values, capacity):
     return _set(bucket_order.init(capacity), slots, np.float32(values[slots])), slots
 
 
-@pytest.mark.parametrize("capacity", [1, 64, 5000, 70_001])
+@pytest.mark.parametrize("capacity", [1, 5000, 70_001])
 def test_ranks_equal_those_of_a_sort(capacity):
     rng = np.random.default_rng(capacity)
     values = np.abs(rng.standard_t(2, capacity)).astype(np.float32)
@@ -140,8 +140,7 @@ def test_find_returns_the_same_slots_with_x64():
         assert found[0].dtype == jnp.int32
 
 
-@pytest.mark.parametrize("capacity", [1, 70_001])
-def test_find_in_an_empty_order_returns_slot_0(capacity):
-    found, ties = _find(bucket_order.init(capacity), np.arange(5, dtype=np.int32), np.uint32(7))
+def test_find_in_an_empty_order_returns_slot_0():
+    found, ties = _find(bucket_order.init(5000), np.arange(5, dtype=np.int32), np.uint32(7))
     np.testing.assert_array_equal(found, 0)
     np.testing.assert_array_equal(ties.first, ties.last)

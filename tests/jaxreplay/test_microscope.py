@@ -83,7 +83,7 @@ def test_geometric_probabilities_by_hand():
     )
 
 
-@pytest.mark.parametrize("name", ["per", "pser", "reaper", "faded"])
+@pytest.mark.parametrize("name", ["pser", "reaper"])
 def test_the_exact_pass_equals_a_replay_that_was_filled_with_the_method(name):
     """Also after a wraparound, for two environments."""
     rewards = np.random.default_rng(0).normal(size=(11, 2))

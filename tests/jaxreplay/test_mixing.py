@@ -5,7 +5,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxreplay import IGNORED, Replay, SharedObservations, Transition, datasets, load, save, testing
 from jaxreplay.contrib import la3p
@@ -65,7 +64,7 @@ def test_a_batch_contains_the_batches_of_both_replays():
     assert (recent >= 15 * E - SMALL).all()
 
 
-def test_draws_follow_the_probabilities_which_sum_to_one():
+def test_probabilities_sum_to_one_and_are_those_of_a_batch():
     both = mixture(per.sampler(), rank.sampler(), share=0.5)
     state, fast = filled(both), compiled(both)
     for time in range(3):
@@ -74,29 +73,23 @@ def test_draws_follow_the_probabilities_which_sum_to_one():
     chances = np.float64(fast.probability(state, np.arange(both.slots)))
     assert abs(chances.sum() - 1) < 1e-5
     testing.same(fast.probability(state, np.array([-1, both.slots])), np.zeros(2))
-    keys = jax.random.split(jax.random.key(9), 2000)
-    batches = jax.jit(jax.vmap(lambda key: both.sample(state, key)))(keys)
-    counts = np.bincount(np.asarray(batches.indices).ravel(), minlength=both.slots)
-    expected = counts.sum() * chances
-    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
-    testing.same(batches.probability, chances[np.asarray(batches.indices)], rtol=1e-4)
+    batch = fast.sample(state, jax.random.key(9))
+    testing.same(batch.probability, chances[np.asarray(batch.indices)], rtol=1e-4)
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_feedback_goes_to_the_replay_of_each_transition(ignored):
+def test_feedback_goes_to_the_replay_of_each_transition():
+    """That on one transition of each replay is ignored."""
     both = mixture(per.sampler(), per.sampler(), share=0.5)
     state, fast = filled(both), compiled(both)
     batch = fast.sample(state, jax.random.key(1))
-    if ignored:
-        batch = batch._replace(indices=batch.indices.at[jnp.array([0, 7])].set(IGNORED))
+    batch = batch._replace(indices=batch.indices.at[jnp.array([0, 7])].set(IGNORED))
     td_error = np.arange(8, dtype=np.float32) + 1
     after = fast.update(state, batch, td_error=td_error)
     keys = jax.random.split(jax.random.key(1))
     for number, (replay, own, new) in enumerate(zip((both.first, both.second), state, after)):
         replay = compiled(replay)
         part = replay.sample(own, keys[number])
-        if ignored:
-            part = part._replace(indices=part.indices.at[(0, 3)[number]].set(IGNORED))
+        part = part._replace(indices=part.indices.at[(0, 3)[number]].set(IGNORED))
         expected = replay.update(own, part, td_error=td_error[4 * number :][:4])
         testing.same(new, expected)
     assert set(fast.metrics(after)) >= {"first/max_priority", "second/max_priority"}
@@ -182,13 +175,11 @@ def test_dtypes_stay_where_doubles_are_enabled():
     assert expected[0] == expected[1]
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-def test_loops_copy_neither_ring(read_only):
+def test_loops_copy_neither_ring():
     capacity = 200_003
     both = mix(
         Replay(uniform.sampler(), capacity=capacity, batch_size=64, storage=SharedObservations()),
         Replay(per.sampler(), capacity=capacity - 2, batch_size=64),
-        read_only=read_only,
     )
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
 
@@ -197,8 +188,7 @@ def test_loops_copy_neither_ring(read_only):
         state = both.update(state, batch, td_error=batch.transition.reward)
         return both.add(state, row)
 
-    second = jax.eval_shape(both.second.init, jax.random.key(0), EXAMPLE)
-    state = jax.eval_shape(both.init, jax.random.key(0), EXAMPLE, second)
+    state = jax.eval_shape(both.init, jax.random.key(0), EXAMPLE)
     assert_in_place(step, state, jax.random.key(1))
 
 

@@ -95,8 +95,8 @@ def test_scan_within_shard_map_carries_a_window():
     mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
     over = jax.sharding.PartitionSpec("d")
     rewards = jnp.arange(3.0 * E).reshape(3, E)
-    found = jax.shard_map(returns, mesh=mesh, in_specs=over, out_specs=over)(rewards)
-    np.testing.assert_array_equal(found, returns(rewards))
+    found = jax.jit(jax.shard_map(returns, mesh=mesh, in_specs=over, out_specs=over))(rewards)
+    np.testing.assert_array_equal(found, jax.jit(returns)(rewards))
 
 
 EXAMPLES = [

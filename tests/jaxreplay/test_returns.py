@@ -51,27 +51,6 @@ def test_retrace_worked_by_hand(terminal, q_ret, v_tbc):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"ratio": np.ones(4)}, [1.5211, 0.279, 0.71, 2]),
-        ({"ratio": np.zeros(4)}, [1.9, -0.45, -0.28, 2]),
-        ({"ratio": np.ones(4), "advantage": np.zeros(4)}, [1.648, 0.72, 0.8, 2]),
-        (
-            {
-                "value": np.array([0.5, 1.0, 0.0, 0.8, 0.3]),
-                "advantage": np.array([0.2, -0.3, 0.1, 0.1]),
-                "ratio": np.array([0.7, 1.5, 0.9, 2.0]),
-            },
-            [1.71469, 0.4941, 0.71, 2],
-        ),
-    ],
-    ids=["on-policy", "one-step", "discounted returns", "after a new evaluation"],
-)
-def test_retrace_in_special_cases(given, expected):
-    np.testing.assert_allclose(retrace(*episode(True, **given)), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
     ("terminal", "expected"),
     [(True, [0.86134, 0.018, 0.02, 2]), (False, [0.9164524, 0.10548, 0.1172, 2.27])],
 )

@@ -152,7 +152,7 @@ def test_samples_and_dtypes_equal_those_of_a_replay_that_stores_both(layout):
     assert [x.dtype for x in jax.tree.leaves(once)] == [x.dtype for x in jax.tree.leaves(whole)]
 
 
-@pytest.mark.parametrize(("stack", "n"), [(1, 1), (1, 5), (2, 5), (4, 3)])
+@pytest.mark.parametrize(("stack", "n"), [(1, 5), (4, 3)])
 def test_frames_lost_equals_the_number_of_wrong_transitions(stack, n):
     play = compared(Frames(stack=stack, spare=0.0, ahead=n), 8, 1, n)[1]
     found = set()

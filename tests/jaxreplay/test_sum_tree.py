@@ -42,7 +42,7 @@ def draws(tree, seeds, batch, samplings=sum_tree.SAMPLINGS):
     return np.asarray(_draws(tree, seeds, batch, samplings))
 
 
-@pytest.mark.parametrize("branching", [2, 4, 8, 32])
+@pytest.mark.parametrize("branching", [2, 8])
 def test_queries_by_hand(branching):
     leaves = [1, 2, 3, 4, 0, 5, 0, 1, 0, 0]
     queries = [0, 0.999, 1, 2.5, 3, 5.999, 6, 9.999, 10, 14.999, 15, 15.999]
@@ -67,9 +67,8 @@ def _written(empty, order, values, targets):
 
 @pytest.mark.parametrize(
     ("capacity", "branching"),
-    [(1, 2), (1, 8), (2, 8), (9, 2), (9, 8), (64, 4), (64, 8), (65, 8), (65, 32), (5000, 2),
-     (5000, 8), (5000, 32)],
-)  # fmt: skip
+    [(1, 8), (9, 2), (64, 8), (65, 8), (65, 32), (5000, 2), (5000, 8)],
+)
 def test_a_tree_of_any_size_agrees_with_cumulative_sums(capacity, branching):
     rng = np.random.default_rng(capacity)
     values = rng.integers(0, 4, capacity).astype(np.float32)  # float32 adds integers exactly
@@ -120,16 +119,6 @@ def test_any_sequence_of_writes_keeps_the_invariants(writes, layout):
     np.testing.assert_allclose(sum_tree.total(tree), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("reduce", ["min", "max"])
-def test_trees_of_extremes_by_hand(reduce):
-    tree = tree_of([3, 1, 2, 5, 4], 2, reduce)
-    assert float(sum_tree.total(tree)) == {"min": 1, "max": 5}[reduce]
-    tree = _set(tree, np.int32([1, 3]), np.float32([2.5, 0.5]))
-    assert float(sum_tree.total(tree)) == {"min": 0.5, "max": 4}[reduce]
-    empty = sum_tree.init(5, 2, reduce)
-    assert float(sum_tree.total(empty)) == {"min": np.inf, "max": 0}[reduce]
-
-
 @pytest.mark.parametrize("capacity", [1, 7, 100_000])
 def test_the_reciprocal_of_a_total_is_never_denormal(capacity):
     large = np.full(capacity, 3e38, np.float32)
@@ -168,7 +157,6 @@ MANY = int(os.environ.get("JAXREPLAY_WRITES", 10**7))
     [
         (1000, 2, BATCHES * BATCH),
         (100_000, 8, BATCHES * BATCH),
-        (100_000, 32, BATCHES * BATCH),
         pytest.param(1000, 8, MANY, marks=pytest.mark.slow),
         pytest.param(2**16 + 3, 8, MANY, marks=pytest.mark.slow),
     ],

@@ -61,13 +61,6 @@ def test_priorities_equal_those_of_counts_in_plain_python():
         np.testing.assert_allclose(slots.leaves(), expected, rtol=1e-5)
 
 
-def test_without_the_visit_term_priorities_equal_those_of_per():
-    config = CuriousConfig(count_scale=0.0, alpha=0.5, epsilon=0.0)
-    slots = Slots(curious.sampler(config), 4, 3, count=4)
-    slots.update([0, 1, 2], td_error=[4.0, -9.0, 16.0])
-    np.testing.assert_allclose(slots.leaves()[:3], [2.0, 3.0, 4.0], rtol=1e-5)
-
-
 def test_signal_model_loss_requires_the_feedback_model_loss():
     slots = Slots(curious.sampler(CuriousConfig(signal="model_loss")), 4, 3, count=4)
     assert slots.run.replay.requires.feedback == {"model_loss"}

@@ -131,7 +131,7 @@ def test_the_method_is_uniform_with_a_weighted_loss():
     assert discor.method() == discor.method()
 
 
-SLOW = ("td3", "td7", "ddpg", "naf")
+SLOW = ("discrete_sac", "td3", "td7", "ddpg", "naf")
 
 
 @pytest.mark.parametrize(

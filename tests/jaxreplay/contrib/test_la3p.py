@@ -68,11 +68,6 @@ def test_priorities_and_inverse_priorities_by_hand():
     assert share.max() <= leaves.max() / leaves.min() / 5
 
 
-def test_alpha_0_makes_all_parts_uniform():
-    replay, state = told(LA3PConfig(alpha=0.0))
-    np.testing.assert_allclose(replay.probability(state, np.arange(5)), 0.2, rtol=1e-6)
-
-
 def test_rows_of_the_actor_do_not_change_priorities():
     replay, state = filled(LA3PConfig(), 6)
     slots = np.arange(6, dtype=np.int32)

@@ -112,8 +112,9 @@ def linear_critics(count):
     return Critics(lambda w, t: t.obs @ w, weights, weights)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("loss", [objectives.mse, objectives.huber(1.0)])
+@pytest.mark.parametrize(
+    ("count", "loss"), [(1, objectives.huber(1.0)), (2, objectives.mse)], ids=["one", "two"]
+)
 def test_mean_gradients_of_chosen_rows_equal_those_of_all_candidates(count, loss):
     """Compared with the gradients of the mean over candidates, in expectation and exactly."""
     critics = linear_critics(count)

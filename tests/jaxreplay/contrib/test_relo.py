@@ -57,7 +57,10 @@ def test_priorities_by_hand(options, expected):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=pytest.mark.slow if x == "td7" else ()) for x in fed_by("relo")],
+    [
+        pytest.param(x, marks=() if x in ("dqn", "ensemble_qr", "sac", "iql") else pytest.mark.slow)
+        for x in fed_by("relo")
+    ],
 )
 def test_agents_report_the_loss_minus_that_of_the_target_network(name):
     """It is 0 while both networks are equal, and `feedback` and `update` give the same values."""

@@ -6,7 +6,6 @@ import pytest
 
 from jaxreplay.contrib import refresh, uper
 from jaxreplay.contrib.uper import UPERConfig, information_gain
-from jaxreplay.methods import per
 from tests.refusals import refused
 from tests.slots import Slots
 
@@ -34,8 +33,6 @@ def test_information_gains_by_hand():
 def test_priorities_of_equal_td_errors_differ_by_the_noise():
     slots = Slots(uper.sampler(), 2, count=2).update(range(2), **SMALL)
     np.testing.assert_allclose(slots.probability(), [0.67245, 0.32755], atol=1e-5)
-    slots = Slots(per.sampler(), 2, count=2).update(range(2), td_error=[1.0, -1.0])
-    np.testing.assert_allclose(slots.probability(), [0.5, 0.5])
 
 
 def test_epistemic_uncertainty_alone():
@@ -52,12 +49,6 @@ def test_transitions_without_a_gain_keep_a_small_priority():
     slots.update([0, 1, 2], **VECTORS | {"epistemic": [np.nan, 0.0, -1.0]})  # NaN is dropped
     expected = [1e-3, np.sqrt(GAINS[1]), 1e-3]
     assert slots.leaves() == pytest.approx(expected, rel=1e-3)
-
-
-def test_new_transitions_get_the_largest_gain():
-    slots = Slots(uper.sampler(UPERConfig(alpha=1.0)), 4, count=3).update(range(3), **VECTORS)
-    np.testing.assert_allclose(slots.leaves(), [*GAINS, 0], atol=1e-4)
-    np.testing.assert_allclose(slots.add().leaves()[3], GAINS[2], rtol=1e-4)
 
 
 def test_gains_are_refreshed():

@@ -16,7 +16,7 @@ def rows_of(shape):
     return np.random.default_rng(1).integers(0, 99, shape, np.int32)
 
 
-@pytest.mark.parametrize("row", [(), (3,), (2, 3), (40,)])
+@pytest.mark.parametrize("row", [(), (2, 3), (40,)])
 @pytest.mark.parametrize("large", [False, True])
 def test_rows_equal_those_of_numpy_under_any_vmap(row, large, monkeypatch):
     if large:  # use the path of arrays larger than any cache

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
@@ -67,7 +66,6 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_work_with_strict_promotion(name):
-    expected = jax.jit(FUNCTIONS[name])()
+    expected = jax.eval_shape(FUNCTIONS[name])
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        found = jax.jit(FUNCTIONS[name])()  # JAX traces it again
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+        assert jax.eval_shape(FUNCTIONS[name]) == expected  # JAX traces it again

@@ -49,14 +49,6 @@ def test_likelihood_by_hand():
     assert np.isfinite(float(log_likelihood(jnp.array([80.0, -80.0]), jnp.array([0.0, 1.0]))))
 
 
-def test_score_function_has_mean_zero():
-    logits = jnp.array([1.0, -0.5, 0.2])
-    masks = jax.random.bernoulli(jax.random.key(0), jax.nn.sigmoid(logits), (20_000, 3))
-    gradients = jax.vmap(jax.grad(log_likelihood), (None, 0))(logits, masks.astype(jnp.float32))
-    error = np.asarray(gradients.std(axis=0)) / np.sqrt(20_000)
-    assert (np.abs(np.asarray(gradients.mean(axis=0))) < 4 * error).all()
-
-
 def test_rewards_are_changes_of_returns_and_update_the_subset():
     slots, rewards = Subset(), []
     start = slots.chosen()

@@ -1,15 +1,16 @@
 """Hindsight replay compared with lists of episodes in NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreplay import Replay, SharedObservations, Transition, Transitions, load, save, testing
+from jaxreplay import Replay, SharedObservations, Transition, Transitions, testing
 from jaxreplay import ring as ring_
-from jaxreplay.methods import her, latest, per, rank, refer, sequences, uniform, windows
+from jaxreplay.methods import her, per, rank, uniform
 from jaxreplay.methods.her import HERConfig
 from jaxreplay.types import Goals
 from tests.methods import compiled, quick
@@ -91,26 +92,37 @@ class Lists:
         return found
 
 
-def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=30):
-    sampler = her.Hindsight(inner, HERConfig(strategy=strategy, k=k), TASK)
+@functools.cache
+def made(inner, config, batch_size):
+    sampler = her.Hindsight(inner, config, TASK)
     replay = Replay(sampler, capacity=E * STEPS, batch_size=batch_size, num_envs=E)
-    lists, fast = Lists(seed), compiled(replay)
+    return replay, compiled(replay)
+
+
+def filled(strategy, steps, inner=uniform.sampler(), k=4.0, seed=0, batch_size=30):
+    replay, fast = made(inner, HERConfig(strategy=strategy, k=k), batch_size)
+    lists = Lists(seed)
     state = fast.init(jax.random.key(0), EXAMPLE)
     for _ in range(steps):
         state = fast.add(state, lists.step())
     return replay, state, lists
 
 
+@functools.cache
+def many(replay):
+    return jax.jit(jax.vmap(replay.sample, (None, 0)))
+
+
 def drawn(replay, state, keys=400):
     """Return the transitions of many batches as one batch, and which of them are relabelled."""
     keys = jax.random.split(jax.random.key(1), keys)
-    batch = jax.jit(jax.vmap(lambda key: replay.sample(state, key)))(keys)
+    batch = many(replay)(state, keys)
     batch = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), batch)
     return batch.transition, batch.aux.relabelled
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-@pytest.mark.parametrize("steps", [4, 10, 23, 47])
+@pytest.mark.parametrize("steps", [4, 23, 47])
 def test_goals_are_uniform_over_the_candidates_of_the_same_episode(strategy, steps):
     replay, state, lists = filled(strategy, steps)
     t, relabelled = drawn(replay, state)
@@ -155,21 +167,7 @@ def test_relabelling_with_the_own_goal_changes_nothing():
     testing.same(again, t)
 
 
-@pytest.mark.parametrize("horizon", [5, 10])
-def test_the_share_of_successes_is_that_of_uniform_future_goals(horizon):
-    """With T distinct goals, a share H_T / T of relabelled transitions achieves the new goal."""
-    replay = compiled(Replay(her.Hindsight(goals=TASK), capacity=horizon, batch_size=horizon))
-    state = replay.init(jax.random.key(0), EXAMPLE)
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)._replace(discount=np.ones(1, np.float32))
-    for time in range(horizon):
-        obs = np.float32([[0, 0, time + 1, -1]])
-        state = replay.add(state, row._replace(next_obs=obs, first=np.array([time == 0])))
-    t, relabelled = drawn(replay, state, keys=4000)
-    share = (1 / np.arange(1, horizon + 1)).sum() / horizon
-    assert abs((t.reward[relabelled] == 0).mean() - share) < 0.01
-
-
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize("strategy", ["future", "final"])
 def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
     """In every episode of six steps, next_obs is the following observation."""
     batches = []
@@ -196,7 +194,7 @@ def test_batches_do_not_depend_on_the_storage_of_observations(strategy):
 INNER = {"uniform": uniform.sampler(), "per": per.sampler(), "rank": rank.sampler()}
 
 
-@pytest.mark.parametrize("name", quick(INNER, of=("uniform", "per")))
+@pytest.mark.parametrize("name", quick(INNER, of=("per",)))
 def test_slots_weights_and_probabilities_equal_those_of_the_inner_sampler(name):
     def run(sampler):
         replay = compiled(Replay(sampler, capacity=E * STEPS, batch_size=8, num_envs=E))
@@ -256,32 +254,6 @@ def test_replays_of_different_fill_levels_can_be_vmapped():
     for at, state in enumerate((short, long)):
         expected = jax.jit(replay.sample)(state, jax.random.key(3))
         testing.same(jax.tree.map(lambda x, at=at: x[at], found), expected)
-
-
-def test_a_loaded_replay_relabels_as_before(tmp_path):
-    replay, state, _ = filled("future", 23, per.sampler())
-    save(replay, state, tmp_path / "replay.safetensors")
-    loaded = load(replay, tmp_path / "replay.safetensors", EXAMPLE)
-    key, sample = jax.random.key(5), jax.jit(replay.sample)
-    testing.same(sample(loaded, key), sample(state, key))
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [
-        windows.sampler(), sequences.sampler(), latest.sampler(), refer.sampler(),
-    ],
-)  # fmt: skip
-def test_samplers_that_do_not_draw_single_transitions_are_refused(inner):
-    with refused("inner", type(inner).__name__):
-        her.Hindsight(inner, goals=TASK)
-
-
-def test_for_run_sets_the_schedules_of_the_inner_method():
-    config = HERConfig(over="per").for_run(50)
-    assert config.over_updates == 50
-    expected = her.Hindsight(per.sampler(per.PERConfig().for_run(50)), config)
-    assert her.sampler(config) == expected
 
 
 def test_invalid_options_and_goal_tasks_are_refused():

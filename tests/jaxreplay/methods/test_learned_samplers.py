@@ -55,12 +55,11 @@ def test_returns_change_what_is_learned_if_their_change_is_finite(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(state)))
 
 
-@pytest.mark.parametrize("jump", [1e30, -1e30])
 @pytest.mark.parametrize("name", SMALL)
-def test_a_gradient_that_overflows_changes_nothing(name, jump):
+def test_a_gradient_that_overflows_changes_nothing(name):
     slots = Learned(name)
     slots.told(0.0)
-    for episode_return, reward in ((jump, jump), (0.0, -jump)):  # falls back by the same amount
+    for episode_return, reward in ((1e30, 1e30), (0.0, -1e30)):  # falls back by the same amount
         assert slots.told(episode_return)
         assert slots.metric("replay_reward") == pytest.approx(reward)
         assert not slots.state.sampler.opt_state.finite

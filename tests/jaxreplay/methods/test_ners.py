@@ -407,11 +407,6 @@ def test_features_and_time_feature_are_options(options, size):
         np.testing.assert_array_equal(slots.state.sampler.positions.steps, np.arange(CAPACITY))
 
 
-def test_reward_training_requires_training_returns():
-    for reward in ("evaluation", "training"):
-        assert sampler(NERSConfig(reward=reward)).requires.episode_returns == reward
-
-
 def test_weigh_actor_applies_weights_to_the_actor_loss():
     """Alg. 1 weighs the losses of actor and critic; the default weighs only that of the critic."""
     loss = jnp.float32([1.0, 2.0, 4.0])

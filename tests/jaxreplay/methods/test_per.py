@@ -31,8 +31,6 @@ LEAVES = [0.6676396267, 1.5202591796, 0.0630957344, 1.0059880557, 2.300841084]
         # 7.55 / (5 p)
         (1.0, 1.0, [0.51, 2.01, 0.01, 1.01, 4.01],
          [2.9607843137, 0.7512437811, 151.0, 1.495049505, 0.3765586035]),
-        (0.6, 1.0, LEAVES, [1.6649172571, 0.731167916, 17.6171138323, 1.1049482445, 0.483112347]),
-        (0.0, 0.4, [1.0] * 5, [1.0] * 5),
     ],
 )  # fmt: skip
 def test_leaves_probabilities_and_weights_by_hand(alpha, beta, leaves, raw):
@@ -57,26 +55,6 @@ def test_epsilon_is_added_before_the_power_and_clip_bounds_the_error():
     np.testing.assert_allclose(slots.leaves(), [0.5, 1, 1])
 
 
-def test_square_root_priorities_of_the_refer_paper_by_hand():
-    """Its baseline: P ~ sqrt(|td|) and weights (P_min / P)^beta over the whole buffer."""
-    options = {"alpha": 0.5, "beta": 0.5, "epsilon": 0.0, "normalise": "buffer"}
-    slots = holding([0.5, 2, 1, 4], **options)
-    expected = [0.1380711875, 0.2761423749, 0.1952621459, 0.3905242918]
-    np.testing.assert_allclose(slots.probability(), expected, rtol=1e-6)
-    batch = slots.draws(16)
-    weights = np.array([1, 0.7071067812, 0.8408964153, 0.5946035575])  # (0.5 / |td|)^(1/4)
-    np.testing.assert_allclose(batch.weights, weights[batch.indices], rtol=1e-5)
-
-
-def test_new_transitions_get_the_largest_leaf_so_far():
-    slots, newest = Slots(per.sampler(PERConfig(epsilon=0.0)), 3, 1), []
-    for number, td in enumerate((3.0, 0.1, 1.0)):
-        newest.append(slots.add().leaves()[number])
-        slots.update([number], td_error=[td])
-    np.testing.assert_allclose(newest, [1, 1.9331820449, 1.9331820449], rtol=1e-6)  # 3^0.6
-    np.testing.assert_allclose(slots.leaves(), [1.9331820449, 0.2511886432, 1], rtol=1e-6)
-
-
 @pytest.mark.parametrize("unknown", [1e25, np.inf, np.nan])
 def test_new_transitions_without_a_finite_leaf_get_the_largest_so_far(unknown):
     slots = Slots(per.sampler(PERConfig(alpha=2.0, initial="td")), 4, 2)
@@ -95,29 +73,6 @@ def test_beta_rises_linearly_with_the_updates():
         share = np.divide(LEAVES, sum(LEAVES))[batch.indices]
         np.testing.assert_allclose(batch.weights, (5 * share) ** -beta, rtol=1e-4)
         assert slots.metric("beta") == pytest.approx(beta)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "beta", "stationary"),
-    [(0, 0, 1.0), (0.6, 0, 2.020928), (0.6, 0.4, 1.658117), (0.6, 1, 1.0), (1, 0, 2.5)],
-)
-def test_stationary_point_of_td_learning_by_hand(alpha, beta, stationary):
-    """Nine targets of 0 and one of 10: the Q at which PER's expected weighted update is zero.
-
-    9 q^(1 + a (1 - b)) = (10 - q)^(1 + a (1 - b)); for a = 1 and b = 0, 3 q = 10 - q.
-    """
-    targets = np.array([0.0] * 9 + [10.0])
-    options = {"alpha": float(alpha), "beta": float(beta), "epsilon": 0.0, "normalise": "none"}
-
-    def expected_update(q):
-        slots = holding(targets - q, **options)
-        batches, weights = slots.draws(64), np.zeros(10)
-        weights[batches.indices] = batches.weights
-        assert weights.all()  # every slot is drawn
-        return (slots.probability() * weights * (targets - q)).sum()
-
-    assert abs(expected_update(stationary)) < 1e-3
-    assert expected_update(stationary - 0.1) > 0 > expected_update(stationary + 0.1)
 
 
 priorities = st.lists(st.floats(2**-10, 1024, width=32), min_size=8, max_size=8)

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from jaxreplay import Replay, linear
-from jaxreplay.methods import lap, per, proportional, pser, sequences
+from jaxreplay.methods import per, proportional, pser, sequences
 from jaxreplay.testing import EXAMPLE, rows
 from tests.refusals import refused
 from tests.slots import Slots
 
 SQUARED = {
-    "per": per.sampler(per.PERConfig(alpha=2.0)),
     "per-buffer": per.sampler(per.PERConfig(alpha=2.0, normalise="buffer")),
-    "lap": lap.sampler(lap.LAPConfig(alpha=2.0)),
     "pser": pser.sampler(pser.PSERConfig(alpha=2.0)),
 }
 
@@ -32,11 +30,7 @@ def test_leaves_beyond_float32_are_not_written_and_are_counted(name):
 
 
 LARGE = {
-    "per": per.method(per.PERConfig(alpha=1.0)),
     "per-buffer": per.method(per.PERConfig(alpha=1.0, normalise="buffer")),
-    "per-none": per.method(per.PERConfig(alpha=1.0, normalise="none")),
-    "lap": lap.method(lap.LAPConfig(alpha=1.0)),
-    "pser": pser.method(pser.PSERConfig(alpha=1.0)),
     "pser-add": pser.method(pser.PSERConfig(alpha=1.0, combine="add", decay_on_add=True)),
     "sequences": sequences.method(sequences.SequencesConfig(alpha=1.0, length=2, period=1)),
 }

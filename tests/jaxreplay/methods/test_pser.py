@@ -83,32 +83,6 @@ def test_replayed_transitions_keep_a_share_of_their_priority(combine, eta, expec
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_priorities_shrink_by_eta_at_td_error_0():
-    slots = Priorities(PSERConfig(**PLAIN), [1.0])
-    for times in range(1, 14):
-        assert slots.told({0: 0.0}).found()[0] == pytest.approx(0.7**times, rel=1e-5)
-
-
-def test_decay_wraps_around_the_ring_and_stops_at_the_cursor():
-    config = PSERConfig(**PLAIN | {"rho": 0.5})
-    old = [0.1, 1.6, 0.1, 0.1, 0.1, 0.1, 0.1]
-    found = after(config, old, {1: 1.6}, added=12)  # the oldest row is in slot 5
-    np.testing.assert_allclose(found, [0.8, 1.6, 0.1, 0.1, 0.1, 0.2, 0.4], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("errors", "expected"),
-    [
-        ({2: 1.0, 5: 0.8}, [0.16, 0.4, 1, 0.128, 0.32, 0.8, 0.1]),
-        ({5: 0.8, 4: 0.01}, [0.1, 0.1, 0.1, 0.128, 0.32, 0.8, 0.1]),
-        ({4: 0.01, 5: 0.8}, [0.1, 0.1, 0.1, 0.128, 0.32, 0.8, 0.1]),
-    ],
-)
-def test_batches_are_applied_in_the_order_of_time(errors, expected):
-    config = PSERConfig(**PLAIN, eta=0.0)
-    np.testing.assert_allclose(after(config, [0.1] * 7, errors), expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("combine", ["max", "add"])
 def test_leaves_that_overflow_raise_no_earlier_leaves(combine):
     """The square of 1e25 overflows float32, so this slot and earlier ones keep their priorities."""
@@ -234,15 +208,6 @@ def test_tall_trees_are_repaired_above_all_raised_leaves(config):
     np.testing.assert_allclose(slots.found(), expected, rtol=2e-5)
     share = expected**config.alpha / (expected**config.alpha).sum()
     np.testing.assert_allclose(slots.probability(), share, rtol=1e-4)
-
-
-def test_max_is_idempotent_and_scales_with_all_priorities():
-    config, errors = PSERConfig(**PLAIN | {"alpha": 0.6}), {3: 0.3, 6: 1.5}
-    slots = Priorities(config, OLD).told(errors)
-    once = slots.found()
-    np.testing.assert_array_equal(slots.told(errors).found(), once)
-    thrice = after(config, 3 * np.array(OLD), {slot: 3 * error for slot, error in errors.items()})
-    np.testing.assert_allclose(thrice, 3 * once, rtol=1e-5)
 
 
 def test_decay_on_add_raises_earlier_steps_of_the_same_episode():

@@ -173,22 +173,6 @@ class Played(Slots):
         return self.update(slots, batch=self.sample(), log_ratio=np.full(len(slots), log_ratio))
 
 
-def test_only_finished_episodes_are_drawn_once_one_exists():
-    assert int(Played([3], 32).state.sampler.size) == 3
-    slots = Played([5], 32).add(first=True).add(3)
-    np.testing.assert_allclose(slots.probability(), [0.2] * 5 + [0] * 59, rtol=1e-6)
-
-
-def test_running_episodes_are_drawn_before_any_is_finished():
-    slots = Played([], 32, refresh_every=4)
-    for number in range(1, 12):
-        slots.add()
-        swept = number // 4 * 4 or number
-        np.testing.assert_allclose(slots.probability()[:swept], 1 / swept, rtol=1e-6)
-        assert slots.sample(number).indices.max() < swept
-        slots.told(slots.sample().indices, 3.0)
-
-
 def test_the_only_episode_is_kept_even_if_longer_than_the_memory():
     for lengths, remembered in (([3, 12], 12), ([3, 12, 5], 5)):  # the long episode is forgotten
         assert Played(lengths, 8).metric("remembered") == remembered
