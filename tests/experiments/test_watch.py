@@ -289,6 +289,7 @@ def test_brax_states_are_rendered_without_a_display():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # with OpenGL, test_brax_states_are_rendered_without_a_display runs the same code
 def test_missing_opengl_is_reported_in_one_line():
     done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
