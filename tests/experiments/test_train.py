@@ -131,20 +131,15 @@ def flipped(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("what", ["missing", "log torn", "log missing"])
-def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkeypatch):
+def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, monkeypatch):
+    """Also if the log ends within a line."""
     out = Path(shutil.copytree(stopped, tmp_path / "left"))
     (path,) = (out / "checkpoints").iterdir()
-    if what == "missing":
-        path.unlink()
-    elif what == "log torn":
-        with (out / "metrics.csv").open("ab") as file:
-            file.write(b"0,250,1.0\n1,25")
-    else:
-        (out / "metrics.csv").unlink()
+    with (out / "metrics.csv").open("ab") as file:
+        file.write(b"0,250,1.0\n1,25")
     chunks = pressing(monkeypatch)
     assert train.main(["--resume", str(out)]) == 0
-    assert len(chunks) == (4 if what == "missing" else 2)
+    assert len(chunks) == 2
     same_results(out, finished)
     assert [path.name for path in (out / "checkpoints").iterdir()] == [path.name]
     assert not list(out.glob("*.png")), "figures were not asked for"
