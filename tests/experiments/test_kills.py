@@ -21,15 +21,16 @@ from experiments.studies import store
 from tests.experiments.tiny import TINY
 
 SMALL = [
-    *TINY, "--steps", "12000", "--eval-every", "300", "--figures", "false",
+    *TINY, "--steps", "8000", "--eval-every", "300", "--figures", "false",
     "--checkpoint-every", "0",
 ]  # fmt: skip
 STUDY = [*SMALL, "--replays", "uniform", "per", "--control", "false", "--report", "false"]
+SWEEP = [*SMALL, "--replays", "per", "--control", "false", "--report", "false"]
 COMMANDS = {
-    "train": (train, [*SMALL, "--replay", "per", "--env", "walk/4", "--steps", "24000"]),
+    "train": (train, [*SMALL, "--replay", "per", "--env", "walk/4"]),
     "host": (train, [*SMALL, "--env", "gymnasium/CartPole-v1", "--steps", "3000"]),
     "compare": (compare, [*STUDY, "--env", "walk/4"]),
-    "sweep": (sweep, [*STUDY, "--envs", "walk/4", "--grid", "replay.alpha=0.4,0.6"]),
+    "sweep": (sweep, [*SWEEP, "--envs", "walk/4", "--grid", "replay.alpha=0.4,0.6"]),
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 ROUNDS = int(os.environ.get("JAXREPLAY_KILLS", "2"))
@@ -97,7 +98,7 @@ def resume(name, out):
 
 
 def killed_and_resumed(name, out, kills) -> int:
-    """Kill a command, then finish it; return the number of kills that came in time."""
+    """Kill a command, then finish it here; return the number of kills that came in time."""
     count = 0
     for kill in kills:
         process = start(name, *resume(name, out))
@@ -106,9 +107,7 @@ def killed_and_resumed(name, out, kills) -> int:
             assert process.returncode == 0, text
             break
         count += 1
-    process = start(name, *resume(name, out))
-    text = process.communicate()[0]
-    assert process.returncode == 0, (kills, text)
+    assert COMMANDS[name][0].main(resume(name, out)) == 0, kills
     return count
 
 

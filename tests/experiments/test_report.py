@@ -97,13 +97,6 @@ def test_incompatible_folders_are_refused(tmp_path, run, capsys):
     assert report.main([*map(str, runs), "--other-code"]) == 0
 
 
-@pytest.mark.parametrize("name", ["study.csv.gz", "study.json"])
-def test_damaged_files_are_named(run, capsys, name):
-    (run / name).write_text("mine")
-    assert_names(refusal(capsys, report.main, run), run / name)
-    assert not (run / "report.html").exists()
-
-
 def test_running_runs_are_shown_up_to_the_last_log_point(tmp_path):
     """An incomplete last log point is left out, and a line that is being written."""
     rows = "0,50,1.0\n1,50,1.0\n0,100,1.0\n1,100,0.0\n0,150,1.0\n1,150,"

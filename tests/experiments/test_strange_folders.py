@@ -59,8 +59,10 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), NAMES)
-@pytest.mark.parametrize("kind", ["run", "grid"])
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [("run", *own) for own in NAMES] + [("grid", *own) for own in NAMES[1::2]],
+)
 def test_modules_named_only_by_a_folder_are_not_imported(folders, mark, capsys, kind, name, value):
     def change(saved):
         text = json.dumps(saved)

@@ -21,7 +21,6 @@ import pytest
 
 from experiments import environments, sweep, train
 from experiments.runs import interrupt
-from experiments.runs.log import CSVLog
 from experiments.studies import checkpoints, store
 from experiments.training import drivers
 from experiments.training.drivers import CompiledDriver
@@ -99,7 +98,7 @@ def same_results(out, whole):
     assert (out / "study.csv.gz").read_bytes() == (whole / "study.csv.gz").read_bytes()
 
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+CODES = {signal.SIGINT: 130, signal.SIGUSR1: 143}  # SIGTERM stops the run of `stopped`
 
 
 @pytest.mark.parametrize("number", CODES)
@@ -132,20 +131,15 @@ def flipped(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("what", ["missing", "log torn", "log missing"])
-def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, what, monkeypatch):
+def test_runs_resume_to_the_same_bytes(stopped, finished, tmp_path, monkeypatch):
+    """Also if the log ends within a line."""
     out = Path(shutil.copytree(stopped, tmp_path / "left"))
     (path,) = (out / "checkpoints").iterdir()
-    if what == "missing":
-        path.unlink()
-    elif what == "log torn":
-        with (out / "metrics.csv").open("ab") as file:
-            file.write(b"0,250,1.0\n1,25")
-    else:
-        (out / "metrics.csv").unlink()
+    with (out / "metrics.csv").open("ab") as file:
+        file.write(b"0,250,1.0\n1,25")
     chunks = pressing(monkeypatch)
     assert train.main(["--resume", str(out)]) == 0
-    assert len(chunks) == (4 if what == "missing" else 2)
+    assert len(chunks) == 2
     same_results(out, finished)
     assert [path.name for path in (out / "checkpoints").iterdir()] == [path.name]
     assert not list(out.glob("*.png")), "figures were not asked for"
@@ -162,18 +156,6 @@ def test_damaged_checkpoints_stop_a_run_and_stay(stopped, finished, tmp_path, ca
     path.unlink()
     assert train.main(["--resume", str(out)]) == 0
     same_results(out, finished)
-
-
-def test_log_points_are_written_again_with_the_same_bytes(tmp_path, monkeypatch):
-    begin, contents, path = CSVLog.begin, [], tmp_path / "run" / "metrics.csv"
-
-    def begins(log, points):
-        contents.append(path.read_bytes() if path.exists() else b"")
-        begin(log, points)
-
-    monkeypatch.setattr(CSVLog, "begin", begins)
-    assert train.main([*TINY, *QUIET, "--out", str(path.parent)]) == 0
-    assert contents == [b"", path.read_bytes()]
 
 
 def test_log_points_lost_to_a_full_disk_are_written_again(finished, tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -197,21 +198,33 @@ def test_invalid_runs_and_options_are_refused_in_one_line(trained, tmp_path, cap
     assert not list(tmp_path.glob("x.*")) and not (bare / "episode.gif").exists()
 
 
-@pytest.mark.parametrize("name", DRAWN)
+# Gymnax draws all of MinAtar by the same function.
+ALIKE = [f"gymnax/{name}-MinAtar" for name in ("Asterix", "Freeway", "Seaquest")]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in DRAWN]
+)
 def test_states_of_compiled_environments_are_rendered(name):
     environment, render = environments.make(name), environments.renderer(name)
-    step = jax.jit(environment.step)
-    state, _ = environment.reset(jax.random.key(0))
-    first = render(state)
+    space, times = environment.action_space, np.arange(9)
+
+    @jax.jit
+    def play(key):
+        def step(state, time):
+            action = time % 2 if isinstance(space, Discrete) else jnp.ones(space.size)
+            state, *_ = environment.step(jax.random.fold_in(key, time), state, action)
+            return state, state
+
+        state, _ = environment.reset(key)
+        return state, jax.lax.scan(step, state, times)[1]
+
+    start, later = jax.device_get(play(KEY))
+    first = render(start)
     assert first.ndim == 3 and first.shape[2] == 3 and first.dtype == np.uint8
     assert len(np.unique(first)) > 1
-    space = environment.action_space
-    for time in range(9):
-        action = np.int32(time % 2) if isinstance(space, Discrete) else np.ones(space.size, "f4")
-        state, _, _ = step(jax.random.key(time), state, action)
-        if not np.array_equal(first, render(state)):
-            return
-    pytest.fail("nothing moves")
+    shown = (render(jax.tree.map(lambda x, t=t: x[t], later)) for t in times)
+    assert any(not np.array_equal(first, picture) for picture in shown), "nothing moves"
 
 
 @pytest.mark.parametrize("name", ["atari/Pong", *NOT_DRAWN])
@@ -276,6 +289,7 @@ def test_brax_states_are_rendered_without_a_display():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # with OpenGL, test_brax_states_are_rendered_without_a_display runs the same code
 def test_missing_opengl_is_reported_in_one_line():
     done = in_a_process("-c", TWO_STATES, MUJOCO_GL="disable")
     assert done.returncode == 1 and done.stderr.count("\n") == 1

@@ -1,5 +1,6 @@
 """Commands as processes: imports, Ctrl-C, closed output pipes, and settings of JAX."""
 
+import json
 import os
 import shutil
 import signal
@@ -22,12 +23,27 @@ after = gc.get_threshold(), sys.excepthook, signal.getsignal(signal.SIGINT), dic
 assert before[:3] == after[:3] and "MPLBACKEND" not in after[3]
 """
 LOADED = """
-import importlib, sys
-try:
-    importlib.import_module(f"experiments.{sys.argv[1]}").main(sys.argv[2:])
-except SystemExit:
-    pass
+import importlib, json, sys
+for command, *words in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(f"experiments.{command}").main(words)
+    except SystemExit:
+        pass
 print(*sys.modules)
+"""
+BOTH = """
+import sys
+from experiments.cli import process
+out, label = sys.argv[1:]
+for command, *words in (
+    ("train", "--resume", out, "--report", "true"),
+    ("plot", f"{label}={out}", "--out", f"{out}2"),
+):
+    sys.argv[1:] = words
+    try:
+        process.run(f"experiments.{command}")
+    except SystemExit as ended:
+        assert not ended.code
 """
 
 
@@ -40,9 +56,9 @@ def run_command(*command, **settings):
     return done.returncode, done.stdout, done.stderr
 
 
-def loaded(command, *options):
-    """Return the modules loaded by a command with the given options."""
-    words = [sys.executable, "-c", LOADED, command, *options]
+def loaded(commands):
+    """Return the modules that commands with their options load."""
+    words = [sys.executable, "-c", LOADED, json.dumps(commands)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
@@ -56,15 +72,17 @@ PLANNED = ("train", *TINY, "--dry-run")
 
 
 @pytest.mark.parametrize(
-    ("words", "also"),
+    ("commands", "also"),
     [
-        (("train", "--help"), {"pandas", "matplotlib", "experiments.studies.runner"}),
-        (("sweep", "--help"), {"pandas", "matplotlib", "experiments.studies.runner"}),
-        (PLANNED, {"gymnax", "gymnasium"}),  # environments of other families
+        (
+            [("train", "--help"), ("sweep", "--help")],
+            {"pandas", "matplotlib", "experiments.studies.runner"},
+        ),
+        ([PLANNED], {"gymnax", "gymnasium"}),  # environments of other families
     ],
 )
-def test_commands_import_only_what_they_need(words, also):
-    assert not loaded(*words) & (
+def test_commands_import_only_what_they_need(commands, also):
+    assert not loaded(commands) & (
         {"brax", "experiments.report", "experiments.papers", "experiments.benchmarks"} | also
     )
 
@@ -116,12 +134,8 @@ def test_names_that_the_locale_cannot_encode_are_written_and_read(made, tmp_path
     locale = {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     settings = {**os.environ, **locale, "PYTHONCOERCECLOCALE": "0", "MPLBACKEND": "nonsense"}
     shutil.copytree(made / "run", tmp_path / "\u00fc")
-    out = os.fsencode(tmp_path) + "/\u00fc".encode()
-    for command in (
-        ["train", "--resume", out, "--report", "true"],
-        ["plot", b"\xc3\xbc=" + out, "--out", out + b"2"],
-    ):
-        words = [sys.executable, "-m", f"experiments.{command[0]}", *command[1:]]
-        done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
-        assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-c", BOTH, os.fsencode(tmp_path) + b"/\xc3\xbc", b"\xc3\xbc"]
+    done = subprocess.run(words, env=settings, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "\u00fc2").glob("*.png"))
     assert "\u00fc".encode() in (tmp_path / "\u00fc" / "report.html").read_bytes()

@@ -236,7 +236,7 @@ def test_claims_about_settings_of_one_arm_are_reported(tmp_path, capsys):
     low, high = "per replay.alpha=0.4", "per replay.alpha=0.6"
     own = Study.make(
         "walk/4", "dqn", ["per"], seeds=2, grid={"replay.alpha": [0.4, 0.6]},
-        loop={"steps": 60, "warmup": 20, "eval_every": 20, "eval_episodes": 1},
+        loop={"steps": 60, "warmup": 20, "eval_every": 20, "eval_episodes": 1, "inspect": 0},
         sizes={"batch_size": 4, "capacity": 40}, agent_options={"hidden": (4,)},
         question=Question(primary="final", control=False),
         options=StudyOptions(figures=False, report=False),

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -190,25 +191,6 @@ def test_a_program_that_cannot_run_fails_its_job_and_an_environment_only_its_bat
     assert sum(len(outcome.results) for outcome in board.kept) == 5
 
 
-def test_environments_on_the_host_step_in_the_main_thread(tmp_path, monkeypatch, capsys):
-    threads, before, close = set(), HostDriver.chunk, HostDriver.close
-
-    def chunk(driver, state, blocks):
-        threads.add(threading.current_thread())
-        return before(driver, state, blocks)
-
-    def closing(driver):
-        close(driver)
-        raise OSError("the window is gone")
-
-    monkeypatch.setattr(HostDriver, "chunk", chunk)
-    monkeypatch.setattr(HostDriver, "close", closing)
-    results = runner.run(make_study("gymnasium/CartPole-v1"), tmp_path / "study", show=False)
-    assert threads == {threading.main_thread()}
-    assert len(results.store.ended()) == 4  # although the environments could not be closed
-    assert_names(capsys.readouterr().err, "the window is gone")
-
-
 def test_programs_of_finished_jobs_are_freed_with_their_traces(three, monkeypatch):
     monkeypatch.setattr(drivers, "_compile", lambda seeds, inputs, place: seeds.chunk)
     cache, (device,), traces = drivers.Programs(1), devices.choose(1), []
@@ -271,21 +253,50 @@ def test_batches_wait_for_free_memory():
 DRIVERS = {"walk/4": CompiledDriver, "gymnasium/CartPole-v1": HostDriver}
 
 
-def make_study(env):
+def make_study(env, replays=("uniform", "per"), seeds=2):
     return Study.make(
-        env, "dqn", ["uniform", "per"], seeds=2, question=Question(control=False),
+        env, "dqn", list(replays), seeds=seeds, question=Question(control=False),
         loop={"steps": 250, "warmup": 100, "eval_every": 50, "eval_episodes": 1, "inspect": 0},
         sizes={"batch_size": 8}, agent_options={"hidden": (8,)},
         options=StudyOptions(figures=False, report=False),
     )  # fmt: skip
 
 
+class Whole(NamedTuple):
+    """An uninterrupted study whose environments on the host, if any, cannot be closed."""
+
+    env: str
+    out: Path
+    threads: set[threading.Thread]  # in which environments on the host stepped
+    said: list[str]  # about failures to close them
+
+
 @pytest.fixture(scope="module", params=DRIVERS)
 def whole(request, tmp_path_factory):
-    """Return the environment and the folder of an uninterrupted study."""
-    out = tmp_path_factory.mktemp("whole") / "study"
-    runner.run(make_study(request.param), out, show=False)
-    return request.param, out
+    found = Whole(request.param, tmp_path_factory.mktemp("whole") / "study", set(), [])
+    before, close = HostDriver.chunk, HostDriver.close
+
+    def chunk(driver, state, blocks):
+        found.threads.add(threading.current_thread())
+        return before(driver, state, blocks)
+
+    def closing(driver):
+        close(driver)
+        raise OSError("the window is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostDriver, "chunk", chunk)
+        patch.setattr(HostDriver, "close", closing)
+        patch.setattr(batch, "say", found.said.append)
+        runner.run(make_study(found.env), found.out, show=False)
+    return found
+
+
+@pytest.mark.parametrize("whole", ["gymnasium/CartPole-v1"], indirect=True)
+def test_environments_on_the_host_step_in_the_main_thread(whole):
+    assert whole.threads == {threading.main_thread()}
+    assert len(store.read(whole.out).ended()) == 4  # although they could not be closed
+    assert_names(" ".join(whole.said), "the window is gone")
 
 
 @contextlib.contextmanager
@@ -309,7 +320,7 @@ def counted(monkeypatch, kind, stop_at=None):
 
 
 def test_studies_stopped_by_ctrl_c_resume(whole, tmp_path, monkeypatch, ctrl_c):
-    env, before = whole
+    env, before = whole.env, whole.out
     study, out, where = make_study(env), tmp_path / "study", Where(devices="1")
     mine = out / FOLDER / "mine.safetensors"
     mine.parent.mkdir(parents=True)
@@ -336,12 +347,8 @@ def test_studies_stopped_by_ctrl_c_resume(whole, tmp_path, monkeypatch, ctrl_c):
 
 def test_narrow_batches_continue_from_their_checkpoint(tmp_path, monkeypatch, ctrl_c, capsys):
     """The width is that of all runs, not of the missing ones."""
-    study, out, where = make_study("walk/4"), tmp_path / "study", Where(devices="1")
-    study = dataclasses.replace(
-        study,
-        bases={arm: dataclasses.replace(own, seeds=3) for arm, own in study.bases.items()},
-        options=dataclasses.replace(study.options, width=2),
-    )
+    study, out, where = make_study("walk/4", ["per"], 3), tmp_path / "study", Where(devices="1")
+    study = dataclasses.replace(study, options=dataclasses.replace(study.options, width=2))
     with counted(monkeypatch, CompiledDriver, stop_at=5), pytest.raises(Stopped):
         runner.run(study, out, where=where, show=False)  # in the second batch, of one seed
     capsys.readouterr()

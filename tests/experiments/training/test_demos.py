@@ -64,7 +64,7 @@ def program(path, method, share=SHARE, inspect=2, **loop):
 def test_every_batch_contains_the_given_share_of_the_file(path):
     replay, made = program(path, per.method())
     state, metrics = jax.jit(made.chunk)(jax.jit(made.init)(jax.random.key(0)), 20)
-    batch = replay.sample(state.replay, jax.random.key(1))
+    batch = jax.jit(replay.sample)(state.replay, jax.random.key(1))
     np.testing.assert_array_equal(batch.transition.reward == 9.0, np.arange(16) >= 12)
     assert int(ring.size(state.replay.first.ring)) == 60
     assert int(ring.size(state.replay.second.ring)) == STORED  # nothing was added
@@ -95,7 +95,7 @@ def test_offline_runs_learn_from_the_file_only(path):
     start = jax.jit(made.init)(jax.random.key(0))
     state, metrics = jax.jit(made.chunk)(start, 20)
     assert int(state.updates) == int(state.rows) == 20  # updates start with the first step
-    batch = replay.sample(state.replay, jax.random.key(1))
+    batch = jax.jit(replay.sample)(state.replay, jax.random.key(1))
     assert (batch.transition.reward == 9.0).all()
     for found, before in zip(
         jax.tree.leaves(state.replay.ring), jax.tree.leaves(start.replay.ring), strict=True
@@ -193,9 +193,9 @@ def test_incompatible_files_and_replays_are_refused(path, tmp_path):
 def test_actions_that_the_task_lacks_are_refused(share, tmp_path):
     replay = Replay(uniform.sampler(), capacity=64, batch_size=1)
     state = replay.init(jax.random.key(0), EXAMPLE)
-    row = jax.tree.map(lambda x: x[None], EXAMPLE)
+    row, add = jax.tree.map(lambda x: x[None], EXAMPLE), jax.jit(replay.add)
     for action in [1, 2] * 32:  # of Discrete(2, start=1)
-        state = replay.add(state, row._replace(action=jnp.full(1, action)))
+        state = add(state, row._replace(action=np.full(1, action, np.int32)))
     path = str(save(replay, state, tmp_path / "file"))
     config = defaults("walk/4", "dqn", "uniform")
     sizes = dataclasses.replace(config.sizes, demos=path, demos_share=share, batch_size=16)

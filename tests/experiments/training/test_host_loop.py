@@ -24,8 +24,8 @@ from experiments.training.config import LoopConfig
 from experiments.training.drivers import CutShort
 from experiments.training.host_loop import HostDriver
 from jaxreplay import Replay, Requirements, ring
-from jaxreplay.methods import latest, per, uniform
-from tests.experiments.training.test_loop import GAMMA, assert_true_transitions, numbering
+from jaxreplay.methods import per, uniform
+from tests.experiments.training.test_loop import GAMMA, assert_true_transitions, numbering, watching
 from tests.refusals import assert_names
 
 LENGTH = 4
@@ -70,7 +70,7 @@ class Counting(HostEnvironment):
 
 
 def make_driver(
-    num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, change=None, **loop
+    num_envs=1, n_step=1, seeds=(0, 1), method=None, made=None, cut=False, agent=None, **loop
 ):
     method = method or per.method()
     config = LoopConfig(
@@ -84,15 +84,17 @@ def make_driver(
             made.append(batch)
         return batch
 
-    agent = dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
-    agent = agent if change is None else change(agent)
+    agent = agent or dqn(DQNConfig(hidden=(8,)), Discrete(2), method.objective)
     replay = Replay(method.sampler, capacity=240, batch_size=16, num_envs=num_envs)
     return HostDriver(make, make(1, True).spec, agent, replay, config, seeds)
 
 
-@pytest.mark.parametrize(("n", "num_envs", "cut"), [(1, 1, False), (3, 2, True)])
-def test_ring_contains_the_true_transitions(n, num_envs, cut):
-    driver = make_driver(num_envs, n, cut=cut)
+def test_ring_contains_the_true_transitions():
+    """Episodes of the first environment end, and those of the second are cut."""
+    n, num_envs = 3, 2
+    driver = make_driver(
+        num_envs, n, cut=np.array([False, True]), eval_episodes=2, agent=watching()
+    )
     state, metrics = driver.chunk(driver.init(), 10)
     driver.close()
     for seed in range(2):
@@ -100,7 +102,7 @@ def test_ring_contains_the_true_transitions(n, num_envs, cut):
         live = int(ring.size(held))
         assert live == 40 + 10 * num_envs - (n - 1) * num_envs
         t = jax.tree.map(np.asarray, ring.gather(held, np.arange(live)))
-        assert_true_transitions(t, n, LENGTH, not cut)
+        assert_true_transitions(t, n, LENGTH, t.obs[:, 0] < 1000)
     np.testing.assert_array_equal(metrics["eval_return"], 10.0)
     np.testing.assert_array_equal(metrics["eval_length"], LENGTH)
     np.testing.assert_array_equal(metrics["train_return"], 10.0)
@@ -108,20 +110,17 @@ def test_ring_contains_the_true_transitions(n, num_envs, cut):
 
 
 def test_number_of_gradient_steps_follows_the_schedule():
-    for method, learn_every, updates in (
-        (per.method(), 2, 3), (latest.method(), 16, 1),
-    ):  # fmt: skip
-        driver = make_driver(learn_every=learn_every, updates=updates, seeds=(0,), method=method)
-        state = driver.init()
-        assert int(state.updates) == 0
-        state, _ = driver.chunk(state, 5)
-        assert int(state.updates) == 5 * updates
-        assert int(state.rows) == 40 + 5 * learn_every
+    driver = make_driver(learn_every=2, updates=3, seeds=(0,), agent=watching())
+    state = driver.init()
+    assert int(state.updates) == 0
+    state, _ = driver.chunk(state, 5)
+    assert int(state.updates) == 5 * 3
+    assert int(state.rows) == 40 + 5 * 2
 
 
 def test_stored_actions_equal_actions_taken():
     made = []
-    driver = make_driver(made=made, seeds=(0,), warmup=40)
+    driver = make_driver(made=made, seeds=(0,), warmup=40, agent=watching())
     state = driver.init()
     batch = next(b for b in made if b.training and b.taken)
     actions = np.concatenate(batch.taken)[:40]
@@ -146,7 +145,7 @@ def test_seeds_differ_and_are_independent():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_resumed_runs_truncate_the_current_episode(n):
-    driver = make_driver(n_step=n, seeds=(0,), change=numbering)
+    driver = make_driver(n_step=n, seeds=(0,), agent=numbering(watching()))
     state, _ = driver.chunk(driver.init(), 2)  # within an episode: 42 steps
     state, _ = driver.chunk(driver.resume(state), 4)
     held = jax.tree.map(lambda x: x[0] if x.ndim else x, state.replay.ring)
@@ -189,17 +188,20 @@ def play(monkeypatch):
     return change
 
 
-@pytest.mark.parametrize(("value", "what"), [(np.nan, "observation"), (None, "the game fell over")])
-def test_failing_environments_end_the_run_and_keep_its_checkpoint(
-    tmp_path, play, capsys, value, what
-):
-    out = tmp_path / "run"
-    play(fail_at=101, value=value)
-    assert train.main([*SMALL, "--checkpoint-every", "0", "--out", str(out)]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert_names(said, "seed 0", "101", "test/Counting", what, f"--resume {out}")
-    assert pd.read_csv(out / "metrics.csv")["step"].max() == 80
-    assert len(store.read(out).facts["failed"]) == 2 and checkpoints.of_seed(out, 1)[2] == 80
+def test_failing_environments_end_the_run_and_keep_its_checkpoint(tmp_path, play, capsys):
+    out, words = tmp_path / "run", [*SMALL, "--checkpoint-every", "0", "--out"]
+    for value, fail_at, step, logged, what in (
+        (np.nan, 101, 101, 80, "observation"),
+        (None, 50, 130, 120, "the game fell over"),  # resumed at step 80
+    ):
+        play(fail_at=fail_at, value=value)
+        assert train.main([*words, str(out)]) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert_names(said, "seed 0", step, "test/Counting", what, f"--resume {out}")
+        assert pd.read_csv(out / "metrics.csv")["step"].max() == logged
+        assert len(store.read(out).facts["failed"]) == 2
+        assert checkpoints.of_seed(out, 1)[2] == logged
+        words = ["--checkpoint-every", "0", "--resume"]
     play()
     assert train.main(["--resume", str(out)]) == 0
     assert pd.read_csv(out / "metrics.csv").groupby("seed")["step"].max().tolist() == [200, 200]
@@ -229,36 +231,36 @@ def test_ctrl_c_ends_the_environments_and_names_the_resume_command(tmp_path, ctr
     assert_names(said, f"{logged:,}", "2,000,000", f"--resume {out}")
 
 
-@pytest.mark.parametrize(("patience", "at"), [(20, None), (84, 80)])
-def test_runs_stop_and_resume_between_log_points(
-    patience, at, tmp_path, monkeypatch, play, capsys, ctrl_c
-):
+def test_runs_stop_and_resume_between_log_points(tmp_path, monkeypatch, play, capsys, ctrl_c):
     """Ctrl-C in the warm-up (40 steps), and during an evaluation (at step 80)."""
-    out, asked = tmp_path / "run", iter([False] * patience)
+    out, words = tmp_path / "run", [*SMALL, "--seeds", "1", "--out"]
 
-    def stop(driver):
-        def stops():
-            if next(asked, True):
-                os.kill(os.getpid(), signal.SIGINT)
-                while not driver.told():  # until the main thread has noticed
-                    time.sleep(0.01)
-            return driver.told()
+    def stopping_after(asked):
+        def stop(driver):
+            def stops():
+                if next(asked, True):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    while not driver.told():  # until the main thread has noticed
+                        time.sleep(0.01)
+                return driver.told()
 
-        return stops
+            return stops
+
+        return property(stop, lambda driver, told: setattr(driver, "told", told))
 
     play()
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            HostDriver, "stop", property(stop, lambda driver, told: setattr(driver, "told", told)),
-            raising=False,
-        )  # fmt: skip
-        assert train.main([*SMALL, "--seeds", "1", "--out", str(out)]) == 130
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert_names(said, f"--resume {out}")
-    if at is None:
-        assert not list((out / checkpoints.FOLDER).glob("*"))
-    else:
-        assert checkpoints.of_seed(out, 0)[2] == at
+    for patience, at in ((20, None), (84, 80)):
+        with monkeypatch.context() as patch:
+            stop = stopping_after(iter([False] * patience))
+            patch.setattr(HostDriver, "stop", stop, raising=False)
+            assert train.main([*words, str(out)]) == 130
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert_names(said, f"--resume {out}")
+        if at is None:
+            assert not list((out / checkpoints.FOLDER).glob("*"))
+        else:
+            assert checkpoints.of_seed(out, 0)[2] == at
+        words = ["--resume"]
     assert train.main(["--resume", str(out)]) == 0
     frame = pd.read_csv(out / "metrics.csv")
     assert frame["step"].tolist() == [80, 120, 160, 200]
