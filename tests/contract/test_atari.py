@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from experiments import environments
-from experiments.environments.atari import Bilinear
+from experiments.environments.atari import PROTOCOLS, AtariConfig, Bilinear
 from experiments.environments.host import environment_seeds
 
 ale_py = pytest.importorskip("ale_py", reason="needs jaxreplay[atari]")
@@ -217,3 +217,19 @@ def test_full_action_set_has_18_actions():
     environment = environments.make_host("atari/Freeway", 1)
     assert environment.action_space.n == 3
     environment.close()
+
+
+def test_protocols_have_the_settings_of_the_papers():
+    table = {
+        "per": (0.0, 30, True, "area"),
+        "lap": (0.25, 0, False, "area"),
+        "pser": (0.0, 0, True, "area"),
+        "ners": (0.0, 29, True, "linear"),
+    }
+    assert set(table) == set(PROTOCOLS)
+    for name, facts in table.items():
+        config = AtariConfig(protocol=name).resolve()
+        assert (config.sticky, config.noops, config.life_loss, config.resize) == facts
+        assert (config.frame_skip, config.max_pool, config.size, config.stack) == (4, True, 84, 4)
+        assert config.clip_rewards and config.max_steps == 27_000
+    assert AtariConfig(protocol="lap", sticky=0.0).resolve().sticky == 0.0

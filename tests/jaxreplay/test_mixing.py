@@ -5,6 +5,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxreplay import IGNORED, Replay, SharedObservations, Transition, datasets, load, save, testing
 from jaxreplay.contrib import la3p
@@ -175,11 +176,13 @@ def test_dtypes_stay_where_doubles_are_enabled():
     assert expected[0] == expected[1]
 
 
-def test_loops_copy_neither_ring():
+@pytest.mark.parametrize("read_only", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_loops_copy_neither_ring(read_only):
     capacity = 200_003
     both = mix(
         Replay(uniform.sampler(), capacity=capacity, batch_size=64, storage=SharedObservations()),
         Replay(per.sampler(), capacity=capacity - 2, batch_size=64),
+        read_only=read_only,
     )
     row = jax.tree.map(lambda x: jnp.asarray(x)[None], EXAMPLE)
 
@@ -188,7 +191,8 @@ def test_loops_copy_neither_ring():
         state = both.update(state, batch, td_error=batch.transition.reward)
         return both.add(state, row)
 
-    state = jax.eval_shape(both.init, jax.random.key(0), EXAMPLE)
+    second = jax.eval_shape(both.second.init, jax.random.key(0), EXAMPLE)
+    state = jax.eval_shape(both.init, jax.random.key(0), EXAMPLE, second)
     assert_in_place(step, state, jax.random.key(1))
 
 
