@@ -66,7 +66,7 @@ run: $(VENV)/installed
 		--figures false --report false --out $(OUT) --overwrite
 
 test: $(VENV)/ready
-	@echo "running the tests: about a quarter of an hour, less the second time"
+	@echo "running the tests: about twenty minutes, less the second time"
 	@$(PYTEST) $(PARALLEL)
 
 test-slow: $(VENV)/ready

@@ -51,8 +51,3 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run notebooks first: they take longest, and must not keep the last worker busy."""
-    items.sort(key=lambda item: "test_notebooks" not in item.nodeid)

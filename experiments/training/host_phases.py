@@ -43,9 +43,9 @@ class HostPhases:
         self._phases = phases
         obs = with_axis(environment.obs, phases.replay.num_envs)
         self.like = jax.eval_shape(phases.start, a_key(), (), obs)
-        given = _given(phases, obs)
+        given = _given(phases, self.like, obs)
         self.axes = axes = axes_of(
-            lambda key, obs, *_: phases.start(key, (), obs),
+            lambda key, _, obs, *others: phases.start(key, (), obs),
             lambda state, _, *given: _once(phases, state, *given)[0],
             *given,
         )
@@ -120,8 +120,8 @@ class HostPhases:
         return jax.tree.map(lambda x: jnp.zeros((rows(obs), *x.shape), x.dtype), one)
 
 
-def _given(phases: Phases, obs: Any) -> tuple[Any, ...]:
-    """Return shapes and dtypes of the arguments `obs`, `out` and `evaluated` of `_once`."""
+def _given(phases: Phases, state: LoopState, obs: Any) -> tuple[Any, ...]:
+    """Return shapes and dtypes of the arguments of `_once` that come from outside of a program."""
 
     def shaped(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
@@ -129,15 +129,20 @@ def _given(phases: Phases, obs: Any) -> tuple[Any, ...]:
     num_envs, episodes = phases.replay.num_envs, phases.config.eval_episodes
     flag = shaped(bool, num_envs)
     evaluated = shaped(jnp.float32, episodes), shaped(jnp.int32, episodes)
-    return obs, TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs), evaluated
+    decided = jax.eval_shape(lambda state: phases.decide(state, "act"), state)
+    return decided, obs, TimeStep(shaped(jnp.float32, num_envs), flag, flag, obs), evaluated
 
 
 def _once(
-    phases: Phases, state: LoopState, obs: Any, out: TimeStep, evaluated: tuple[Array, Array]
+    phases: Phases,
+    state: LoopState,
+    decided: tuple[Array, Any],
+    obs: Any,
+    out: TimeStep,
+    evaluated: tuple[Array, Array],
 ) -> tuple[LoopState, Sums]:
-    """Run every phase of one seed once; return the state and the sums of a gradient update."""
-    action, extras = phases.decide(state, "act")
-    state, played = phases.take_in(state, "act", action, extras, None, obs, out)
+    """Run every phase after `decide` once; return the state and the sums of a gradient update."""
+    state, played = phases.take_in(state, "act", *decided, None, obs, out)
     state = phases.after_warmup(state)
     state, learned = phases.learn(state)
     state = phases.after_block(state)
