@@ -15,7 +15,7 @@ import jaxreplay
 from jaxreplay import buffer, testing
 from jaxreplay._internal import tuned
 from jaxreplay.methods import METHODS
-from tests.methods import quick
+from tests.methods import quick, short
 
 STEPS = 6
 LOOP = f"""
@@ -34,9 +34,7 @@ print(draws)
 
 
 def run(name):
-    entry = METHODS[name]
-    config = entry.config(**{"length": 4} if name == "windows" else {})
-    case = testing.Case(entry.method(config.for_run(100)))
+    case = testing.Case(short(name, 100))
     state, draws = case.fill(), []
     for time in range(STEPS):
         state, batch = case.step(state, time)
