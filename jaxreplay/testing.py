@@ -346,7 +346,8 @@ def _check_frequencies(case: Case, chance: Array, batches: Sample) -> None:
             np.allclose(reported, probability[drawn], rtol=1e-4),
             "`Draw.probability` must equal `Sampler.probability` at the drawn slots",
         )
-    if case.method.sampler.length is None:
+    # Rows of a batch with different roles have weights of different scales.
+    if case.method.sampler.length is None and "roles" not in case.method.sampler.provides:
         weights, chances = np.asarray(batches.weights, np.float64), probability[drawn]
         increase = np.mean((weights.ravel() - weights.mean()) * (chances - chances.mean()))
         scale = weights.std() * chances.std()
