@@ -19,9 +19,9 @@ from tests.refusals import assert_names
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
-# These take seconds, and are executed only by the slow tests, for quick tests run what they call:
-# tests of training (01, 05, 06), samplers (02), papers (03, 07) and the microscope (15), and other
-# notebooks (08, 10).
+# These take seconds each, and only the slow tests execute them. Quick tests cover the functions
+# that they call: tests of training (01, 05, 06), samplers (02), papers (03, 07) and the microscope
+# (15), and other notebooks (08, 10).
 SLOW = ("01", "02", "03", "05", "06", "07", "08", "10", "15")
 
 # Replacements, old and new text, that shorten runs to the minimum that every cell needs.

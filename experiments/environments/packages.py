@@ -22,7 +22,7 @@ from experiments.environments.gymnax import from_gymnax
 from experiments.environments.types import Array, CompiledConfig, Environment, Render
 from jaxreplay.option import option
 
-# Without swimmer, whose fluid calls jax.numpy.clip with an argument that jax has removed.
+# Without swimmer: brax.fluid passes an argument to jax.numpy.clip that jax has removed.
 BRAX = (
     "ant", "halfcheetah", "hopper", "walker2d", "humanoid", "humanoidstandup",
     "inverted_pendulum", "inverted_double_pendulum", "pusher", "reacher",

@@ -33,7 +33,7 @@ _TOP = 512  # largest level that is searched completely
 
 
 def aligned(branching: int) -> int:
-    """Return the number of nodes to whose multiples sizes of a tree's large levels are rounded."""
+    """Return the block size, in nodes, to which the large levels of a tree are padded."""
     return math.lcm(_ROW, branching)
 
 
